@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "backend/device.h"
+#include "base/error.h"
+
+namespace nibble {
+
+/// An operation on tensors: its meaning is `ref`; every other function is the same made fast.
+/// A null pointer says "not on this backend". Args is a plain struct of views and numbers: inputs are const
+/// views, outputs mutable ones, and the caller owns everything.
+template <class Args>
+struct Op {
+  std::string_view name;
+  void (*check)(const Args&);  ///< throws Error{Runtime} naming the op and the argument
+  void (*ref)(Stream&, const Args&);
+  void (*cpu)(Stream&, const Args&);
+  void (*cuda)(Stream&, const Args&) = nullptr;
+
+  bool has(BackendKind kind) const { return pick(kind) != nullptr; }
+  void operator()(Stream& stream, const Args& args) const {
+    check(args);
+    auto* run = pick(stream.kind());
+    nibble::check(run != nullptr, "{}: there is no {} implementation", name, name_of(stream.kind()));
+    run(stream, args);
+  }
+
+ private:
+  auto pick(BackendKind kind) const -> void (*)(Stream&, const Args&) {
+    return kind == BackendKind::Ref ? ref : kind == BackendKind::Cpu ? cpu : cuda;
+  }
+};
+
+}  // namespace nibble
