@@ -33,4 +33,15 @@ struct Op {
   }
 };
 
+/// Declares what every op needs: the implementations `ref::run` and `cpu::run`, `check`, and the op itself.
+#define NIBBLE_OP(Args, op_name)  \
+  namespace ref {                 \
+  void run(Stream&, const Args&); \
+  }                               \
+  namespace cpu {                 \
+  void run(Stream&, const Args&); \
+  }                               \
+  void check(const Args&);        \
+  inline constexpr Op<Args> op_name{.name = #op_name, .check = check, .ref = ref::run, .cpu = cpu::run};
+
 }  // namespace nibble

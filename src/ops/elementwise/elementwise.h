@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/op.h"
+
+namespace nibble {
+
+/// x[t,d] += y[t,d], rounded to x's type: the residual add.
+struct Add {
+  RealView x_TD;
+  ConstRealView y_TD;
+};
+
+/// out = in in another type, rounded to nearest even.
+struct Cast {
+  ConstRealView in_TD;
+  RealView out_TD;
+};
+
+/// y[t,f] = silu(g[t,f]) * u[t,f],  g = gate_up[:, :F], u = gate_up[:, F:],  silu(a) = a / (1 + exp(-a))
+struct SwiGlu {
+  ConstRealView gate_up_T2F;
+  RealView y_TF;
+};
+struct SwiGluBackward {
+  ConstRealView gate_up_T2F, dy_TF;
+  RealView dgate_up_T2F;  ///< overwritten
+};
+
+/// y = max(x, 0)^2
+struct SquaredRelu {
+  ConstRealView x_TF;
+  RealView y_TF;
+};
+struct SquaredReluBackward {
+  ConstRealView x_TF, dy_TF;
+  RealView dx_TF;  ///< overwritten: 2 max(x, 0) dy
+};
+
+/// sum[n] += sum over t of x[t,n]: the gradient of a bias.
+struct ColumnSum {
+  ConstRealView x_TN;
+  View<float> sum_N;
+};
+
+NIBBLE_OP(Add, add)
+NIBBLE_OP(Cast, cast)
+NIBBLE_OP(SwiGlu, swiglu)
+NIBBLE_OP(SwiGluBackward, swiglu_backward)
+NIBBLE_OP(SquaredRelu, squared_relu)
+NIBBLE_OP(SquaredReluBackward, squared_relu_backward)
+NIBBLE_OP(ColumnSum, column_sum)
+
+}  // namespace nibble

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/op.h"
+
+namespace nibble {
+
+/// loss[t] = logsumexp_v(logits[t,:]) - logits[t, target[t]], in nats; 0 where target is -1 (ignored).
+/// With dlogits: dlogits[t,v] = grad_scale * (softmax(logits[t,:])[v] - [v == target[t]]), 0 for ignored
+/// tokens. Only the first `vocab` columns take part: padding columns get gradient 0. FP32 inside. The caller
+/// (the head layer) hands over a chunk of tokens at a time, so no full logits exist.
+struct CrossEntropy {
+  View<const float> logits_TV;
+  View<const std::int32_t> targets_T;
+  View<float> loss_T;
+  RealView dlogits_TV{};  ///< optional; may be the logits' own memory when FP32
+  float grad_scale = 1;
+  std::int64_t vocab = 0;  ///< 0: all columns
+};
+
+NIBBLE_OP(CrossEntropy, cross_entropy)
+
+}  // namespace nibble

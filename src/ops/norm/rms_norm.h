@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/op.h"
+
+namespace nibble {
+
+/// y[t,d] = x[t,d] * rstd[t] * w[d],  rstd[t] = (mean over d of x[t,d]^2 + eps)^(-1/2)
+/// FP32 inside, one rounding at the end.
+struct RmsNorm {
+  ConstRealView x_TD;
+  View<const float> w_D;
+  RealView y_TD;
+  View<float> rstd_T;  ///< kept for the backward pass
+  float eps = 1e-5f;   ///< in units of x^2
+};
+
+/// dx[t,d] += rstd (g - xhat mean_d(g xhat)),  g = dy w,  xhat = x rstd;   dw[d] += sum over t of dy xhat
+struct RmsNormBackward {
+  ConstRealView x_TD;
+  View<const float> w_D, rstd_T;
+  ConstRealView dy_TD;
+  View<float> dx_TD;  ///< += : the gradient of the residual stream is summed in FP32
+  View<float> dw_D;   ///< +=
+};
+
+/// The gated norm of Mamba-2, gate first: r = y * silu(z);  out = r * rstd * w, where rstd is over each of
+/// `groups` equal parts of a row separately (Nemotron-H: one a group; the Mamba-2 family: groups = 1).
+struct GatedRmsNorm {
+  ConstRealView y_TD, z_TD;
+  View<const float> w_D;
+  RealView out_TD;
+  View<float> rstd_TG;
+  int groups = 1;
+  float eps = 1e-5f;
+};
+
+struct GatedRmsNormBackward {
+  ConstRealView y_TD, z_TD;
+  View<const float> w_D, rstd_TG;
+  ConstRealView dout_TD;
+  RealView dy_TD, dz_TD;  ///< overwritten
+  View<float> dw_D;       ///< +=
+  int groups = 1;
+};
+
+NIBBLE_OP(RmsNorm, rms_norm)
+NIBBLE_OP(RmsNormBackward, rms_norm_backward)
+NIBBLE_OP(GatedRmsNorm, gated_rms_norm)
+NIBBLE_OP(GatedRmsNormBackward, gated_rms_norm_backward)
+
+}  // namespace nibble

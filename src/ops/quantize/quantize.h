@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "numeric/random_key.h"
+#include "ops/op.h"
+#include "quant/format.h"
+
+namespace nibble {
+
+/// Quantises a matrix for one operand of one GEMM.
+///
+///   source   x[r,c], FP32 or BF16, row-major (the last axis contiguous; rows may be strided)
+///   result   transpose = false: x itself [R, C], blocks run along c
+///            transpose = true:  x^T [C, R], blocks run along r
+///   rotate   spec.rotation = 16: the random Hadamard transform along the block axis, rounded to BF16,
+///            before the amax and the cast; the last block is padded with zeros
+///   values   the exact BF16 operand: element value x block scale, WITHOUT the tensor scale. E2M1 x E4M3 has
+///            at most six significant bits, so BF16 holds it exactly.
+///   codes    NVFP4, MXFP4: two a byte, low nibble = even index of the block axis, [rows, ceil(cols / 2)];
+///            8-bit formats: [rows, cols]
+///   scales   one byte a block, [rows, ceil(cols / block)], linear layout; a square tile's scale repeats on
+///            its 16 rows
+///   amax     max |x| of what is quantised (after the rotation). NonFinite::Detect: NaN or Inf in x comes out
+///            here as NaN or Inf and the other outputs are unspecified, so the caller must look.
+///   scale    what Gemm takes as this operand's scale: NVFP4: amax; FP8: 1 / encode scale; MX: 1
+///   random   for stochastic rounding: byte or word of the element at (token r, feature c) of the source,
+///   that is
+///            random.first_element + r * row_elements + c, whatever the layout of the result
+///
+/// Every backend gives the same bytes. Throws Error{Runtime} for shapes that do not fit.
+struct Quantize {
+  ConstRealView x_RC;
+  QuantSpec spec;
+  bool transpose = false;
+  RandomKey random{};
+  std::int64_t row_elements = 0;         ///< features a token has in the global batch; 0: C
+  const float* amax_given = nullptr;     ///< use this amax instead of computing it
+  float* amax = nullptr;                 ///< required
+  float* scale = nullptr;                ///< required
+  View<bf16> values{};                   ///< optional
+  View<std::uint8_t> codes{}, scales{};  ///< optional, together
+};
+
+/// The factor that Gemm takes as inverse_range for two operands of these formats:
+/// fl(1/7225344) for two NVFP4 operands, fl(1/2688) for one, 1 for none.
+float gemm_inverse_range(Format a, Format b);
+
+NIBBLE_OP(Quantize, quantize)
+
+/// The values that codes, block scales and the tensor scale stand for, in FP32: [rows, cols] of the result
+/// layout, block scales as bytes. NVFP4: ((float(scale) * amax) * fl(1/2688)) * code [TE].
+struct Dequantize {
+  Format format = Format::Nvfp4;
+  View<const std::uint8_t> codes, scales;
+  const float* amax = nullptr;   ///< the tensor's amax; unused by MX
+  const float* scale = nullptr;  ///< FP8 per tensor: 1 / encode scale
+  View<float> out_RC;
+};
+
+NIBBLE_OP(Dequantize, dequantize)
+
+}  // namespace nibble
