@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quant/format.h"
+
+namespace nibble {
+
+/// The three matrix products of a linear layer y = x w^T, with x [T, K], w [N, K], y [T, N].
+///   Fprop  y  = A B^T,  A = x    [T, K],  B = w    [N, K]   reduced over K
+///   Dgrad  dx = A B^T,  A = dy   [T, N],  B = w^T  [K, N]   reduced over N
+///   Wgrad  dw = A B^T,  A = dy^T [N, T],  B = x^T  [K, T]   reduced over T
+/// Every operand is written with its reduction axis last, which is the axis its blocks lie along.
+enum class Gemm : std::uint8_t { Fprop, Dgrad, Wgrad };
+enum class Operand : std::uint8_t { A, B };
+
+inline constexpr Gemm kGemms[] = {Gemm::Fprop, Gemm::Dgrad, Gemm::Wgrad};
+inline constexpr Operand kOperands[] = {Operand::A, Operand::B};
+
+std::string_view name(Gemm gemm);                     ///< "fprop", "dgrad", "wgrad"
+std::string_view operand_name(Gemm gemm, Operand o);  ///< the tensor: "x", "w", "dy", "w^T", "dy^T", "x^T"
+std::string_view operand_axis(Gemm gemm);             ///< the reduction axis: "K", "N", "T"
+
+/// The role byte of the Philox counter. Row and transposed copies of one tensor are different roles, so that
+/// the two copies of dy are rounded independently.
+constexpr std::uint32_t random_role(Gemm gemm, Operand operand) {
+  return 2 * static_cast<std::uint32_t>(gemm) + static_cast<std::uint32_t>(operand);
+}
+
+struct GemmRecipe {
+  QuantSpec a, b;
+  friend bool operator==(const GemmRecipe&, const GemmRecipe&) = default;
+};
+
+/// A change of a recipe for some layers, GEMMs, operands and steps. Later overrides win over earlier ones.
+/// This is the grain at which studies are made: "wgrad in BF16", "forward in BF16 from step 8000".
+struct RecipeOverride {
+  std::string layers = "*";        ///< glob over linear names
+  std::optional<Gemm> gemm;        ///< empty: all three
+  std::optional<Operand> operand;  ///< empty: both
+  std::int64_t from_step = 0;
+  std::int64_t until_step =
+      std::numeric_limits<std::int64_t>::max();  ///< the first step it no longer holds for
+  std::optional<Format> format;
+  std::optional<Tile> tile;
+  std::optional<Rounding> rounding;
+  std::optional<int> rotation;
+  friend bool operator==(const RecipeOverride&, const RecipeOverride&) = default;
+};
+
+/// A precision recipe as data. Nothing outside `resolve()` interprets it, and no code asks for its name.
+struct Recipe {
+  std::string name;
+  std::string source;  ///< key in docs/SOURCES.md
+  std::string summary;
+  GemmRecipe fprop, dgrad, wgrad;  ///< the linears that are not kept
+  Format base = Format::Bf16;      ///< what kept linears, activations and gradients are in: Bf16, or Fp32
+  Format residual = Format::Bf16;  ///< the residual stream
+
+  /// The published counts of blocks kept in `base` for a model of `of_blocks` blocks. For a model of L blocks
+  /// they scale to round(first L / of_blocks) and max(1, round(last L / of_blocks)).
+  int first = 0, last = 0, of_blocks = 0;
+  std::optional<int> first_blocks, last_blocks;  ///< explicit counts, instead of the scaled ones
+  std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
+  std::vector<RecipeOverride> overrides;
+};
+
+/// The ingredients as switches. An empty one leaves the recipe as it is.
+struct RecipeEdits {
+  std::optional<bool> weights_2d;  ///< 16x16 weight tiles (false: 1x16 along each reduction axis)
+  std::optional<bool> rht;         ///< random Hadamard transform of the wgrad operands
+  std::optional<bool> sr;          ///< stochastic rounding of both copies of dy
+  std::optional<bool> sr_exact;    ///< 24 random bits a value instead of the hardware's 8
+  std::optional<int> bf16_first, bf16_last;
+  std::vector<std::string> keep_bf16;
+  std::vector<RecipeOverride> overrides;
+  std::optional<Profile> profile;
+  std::optional<NonFinite> non_finite;
+  std::optional<Format> residual;
+  bool wgrad_sign_mismatch = false;  ///< planted fault: the wgrad operands are rotated by different signs
+  friend bool operator==(const RecipeEdits&, const RecipeEdits&) = default;
+  bool empty() const { return *this == RecipeEdits{}; }
+};
+
+/// All named recipes, in the order documentation lists them.
+const std::vector<Recipe>& recipe_catalog();
+
+/// The recipe called `name`; throws Error{Usage} that lists the names when there is none.
+const Recipe& find_recipe(std::string_view name);
+
+/// True when any operand of any GEMM is quantised.
+bool quantizes(const Recipe& recipe);
+
+/// `recipe` with the switches applied. Throws Error{Usage} for a switch that the recipe gives no meaning to,
+/// such as `rht` for a recipe that quantises nothing.
+Recipe edited(Recipe recipe, const RecipeEdits& edits);
+
+}  // namespace nibble
