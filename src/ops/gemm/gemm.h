@@ -15,7 +15,8 @@ namespace nibble {
 ///
 /// Error   |c - exact| <= max(one ulp of c's type, K 2^-24 alpha sum|a||b|)   (decisions: GEMM bound)
 /// Throws  Error{Runtime} when shapes or types do not fit
-struct Gemm {
+/// (Called MatMul: `enum class Gemm` in recipe/recipe.h names the three GEMMs of a linear.)
+struct MatMul {
   ConstRealView a_MK, b_NK;
   RealView c_MN;  ///< rows contiguous (stride(1) == 1); FP32 when beta is 1
   const float* a_scale = nullptr;
@@ -25,6 +26,6 @@ struct Gemm {
   View<const float> bias_N{};  ///< optional
 };
 
-NIBBLE_OP(Gemm, gemm)
+NIBBLE_OP(MatMul, matmul)
 
 }  // namespace nibble

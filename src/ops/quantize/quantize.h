@@ -22,7 +22,7 @@ namespace nibble {
 ///            its 16 rows
 ///   amax     max |x| of what is quantised (after the rotation). NonFinite::Detect: NaN or Inf in x comes out
 ///            here as NaN or Inf and the other outputs are unspecified, so the caller must look.
-///   scale    what Gemm takes as this operand's scale: NVFP4: amax; FP8: 1 / encode scale; MX: 1
+///   scale    what MatMul takes as this operand's scale: NVFP4: amax; FP8: 1 / encode scale; MX: 1
 ///   random   for stochastic rounding: byte or word of the element at (token r, feature c) of the source,
 ///   that is
 ///            random.first_element + r * row_elements + c, whatever the layout of the result
@@ -41,7 +41,7 @@ struct Quantize {
   View<std::uint8_t> codes{}, scales{};  ///< optional, together
 };
 
-/// The factor that Gemm takes as inverse_range for two operands of these formats:
+/// The factor that MatMul takes as inverse_range for two operands of these formats:
 /// fl(1/7225344) for two NVFP4 operands, fl(1/2688) for one, 1 for none.
 float gemm_inverse_range(Format a, Format b);
 
