@@ -44,8 +44,8 @@ struct QuantSpec {
   Format format = Format::Bf16;
   Tile tile = Tile::Row;
   Rounding rounding = Rounding::NearestEven;
-  std::uint16_t rotation = 0;         ///< 0, or the size of the random Hadamard transform: 16
-  std::uint16_t sign_mask = 0xD7E8;   ///< bit i set: element i of 16 changes sign before the transform [TE]
+  std::uint16_t rotation = 0;        ///< 0, or the size of the random Hadamard transform: 16
+  std::uint16_t sign_mask = 0xD7E8;  ///< bit i set: element i of 16 changes sign before the transform [TE]
   Profile profile = Profile::Te;
   NonFinite non_finite = NonFinite::Detect;
   friend bool operator==(const QuantSpec&, const QuantSpec&) = default;
@@ -54,12 +54,12 @@ struct QuantSpec {
 /// What the planner, tensors and kernels need to know of a format.
 struct FormatInfo {
   Format format;
-  std::string_view name;   ///< "nvfp4", as configurations and reports say it
-  int element_bits;        ///< 4 for E2M1
-  int block;               ///< values under one block scale along the reduction axis; 0: none
-  int block_scale_bits;    ///< 8, or 0
-  bool tensor_scale;       ///< an FP32 scale a tensor
-  float element_max;       ///< largest finite element value: 6 for E2M1
+  std::string_view name;  ///< "nvfp4", as configurations and reports say it
+  int element_bits;       ///< 4 for E2M1
+  int block;              ///< values under one block scale along the reduction axis; 0: none
+  int block_scale_bits;   ///< 8, or 0
+  bool tensor_scale;      ///< an FP32 scale a tensor
+  float element_max;      ///< largest finite element value: 6 for E2M1
 };
 
 const FormatInfo& info(Format format);
