@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/alarms.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace nibble {
+namespace {
+
+std::string label(const OperandName& w) {
+  std::string text = w.layer + " " + w.gemm;
+  if (!w.operand.empty()) text += " operand " + w.operand;
+  return text;
+}
+
+}  // namespace
+
+double explained_gemm_error(double sqnr_a_db, double sqnr_b_db) {
+  return std::sqrt(std::pow(10.0, -sqnr_a_db / 10) + std::pow(10.0, -sqnr_b_db / 10));
+}
+
+std::optional<AlarmEvent> check_gemm(const GemmCheck& c, const AlarmRules& rules) {
+  const double explained = explained_gemm_error(c.sqnr_a_db, c.sqnr_b_db);
+  const double fault = std::max(rules.gemm_fault * explained, rules.gemm_fault_floor);
+  const double warning = std::max(rules.gemm_warning * explained, rules.gemm_warning_floor);
+  // Written so that a NaN error counts as a fault.
+  const bool is_fault = !(c.relative_error <= fault);
+  if (!is_fault && c.relative_error <= warning) return {};
+  AlarmEvent alarm{c.step, is_fault ? Severity::Fault : Severity::Warning, "gemm_mismatch", c.where, ""};
+  alarm.text = fmt::format(
+      "{}: the quantised product differs from the BF16 product by {:.2f} of its norm, where the operands' "
+      "rounding ({:.1f} and {:.1f} dB) explains {:.2f}; {}",
+      label(c.where), c.relative_error, c.sqnr_a_db, c.sqnr_b_db, explained,
+      is_fault ? "the two operands do not belong together (different rotation signs, layout or scale)"
+               : "look at cancellation in this product and at the layer's telemetry");
+  return alarm;
+}
+
+void AlarmMonitor::judge(const QuantEvent& e, const char* rule, bool bad, const std::string& text,
+                         std::vector<AlarmEvent>& out) {
+  bool& raised = raised_[fmt::format("{}|{}|{}|{}", rule, e.where.layer, e.where.gemm, e.where.operand)];
+  if (bad && !raised) {
+    out.push_back({e.step, Severity::Warning, rule, e.where, fmt::format("{}: {}", label(e.where), text)});
+  }
+  raised = bad;
+}
+
+std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
+  std::vector<AlarmEvent> out;
+  judge(e, "amax_drift", e.amax_drift > rules_.drift_octaves,
+        fmt::format("amax {:.3g} is {:.1f} octaves above its recent mean", e.amax, e.amax_drift), out);
+  judge(e, "flushed", e.flushed > rules_.flushed,
+        fmt::format("{:.0f} % of the non-zero values decode to zero", 100 * e.flushed), out);
+  judge(e, "sqnr", e.sqnr_db < rules_.sqnr_db,
+        fmt::format("signal to quantisation noise is {:.1f} dB, below {:.1f}", e.sqnr_db, rules_.sqnr_db),
+        out);
+  judge(e, "scale_max", e.scale_max > rules_.scale_ends,
+        fmt::format("{:.1f} % of the block scales sit at their largest code", 100 * e.scale_max), out);
+  judge(e, "scale_zero", e.scale_zero - e.zero_blocks > rules_.scale_ends,
+        fmt::format("{:.1f} % of the blocks are not zero but their scale is",
+                    100 * (e.scale_zero - e.zero_blocks)),
+        out);
+  return out;
+}
+
+double AmaxDrift::push(double amax) {
+  if (!(amax > 0) || !std::isfinite(amax)) return 0;
+  const double now = std::log2(amax);
+  const double drift = ema_log2_ ? now - *ema_log2_ : 0;
+  ema_log2_ = ema_log2_ ? keep_ * *ema_log2_ + (1 - keep_) * now : now;
+  return drift;
+}
+
+}  // namespace nibble

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "telemetry/events.h"
+
+namespace nibble {
+
+/// When telemetry is worth a person's attention. Thresholds are data: a protocol freezes them.
+struct AlarmRules {
+  double drift_octaves = 1.0;  ///< rise of log2 amax above its EMA, one octave a window
+  double flushed = 0.40;       ///< share of non-zero inputs that decode to zero
+  double sqnr_db = 10.0;       ///< a Gaussian has 20 (nearest) or 17 (stochastic)
+  double scale_ends = 0.01;    ///< share of block scales at the largest code or flushed to zero
+  double gemm_warning = 2.0;   ///< times the error that the operands' SQNR explains
+  double gemm_warning_floor = 0.35;
+  double gemm_fault = 4.0;
+  double gemm_fault_floor = 0.70;
+};
+
+/// A quantised GEMM's output beside the same GEMM of the unquantised BF16 operands, on a few sampled rows.
+struct GemmCheck {
+  std::int64_t step = 0;
+  OperandName where;          ///< operand is empty: the whole GEMM is meant
+  double relative_error = 0;  ///< ||Y_quantised - Y_bf16|| / ||Y_bf16||, Frobenius, FP64
+  double sqnr_a_db = 0;       ///< measured on the operands as they entered the GEMM; +inf when not quantised
+  double sqnr_b_db = 0;
+};
+
+/// Relative error of a product whose operands carry independent errors: sqrt(1/s1 + 1/s2), s the SQNR as a
+/// ratio. It holds when the true product is as large as that of independent operands; real gradients add up
+/// coherently, which only makes the relative error smaller.
+double explained_gemm_error(double sqnr_a_db, double sqnr_b_db);
+
+/// Nothing while the error is explained. A Fault says the GEMM computes something else than the recipe: the
+/// two operands were rotated with different signs, transposed, or scaled apart. Such an error is about
+/// sqrt(2), far above anything rounding to four bits can do (about 0.17), so the two cannot be confused.
+std::optional<AlarmEvent> check_gemm(const GemmCheck& c, const AlarmRules& rules);
+
+/// Applies the rules to QuantEvents. Each rule speaks once for an operand and again only after the operand
+/// was well for a whole measurement, so a lasting condition is one alarm and not one a step.
+class AlarmMonitor {
+ public:
+  explicit AlarmMonitor(AlarmRules rules) : rules_(rules) {}
+  std::vector<AlarmEvent> inspect(const QuantEvent& e);
+
+ private:
+  void judge(const QuantEvent& e, const char* rule, bool bad, const std::string& text,
+             std::vector<AlarmEvent>& out);
+  AlarmRules rules_;
+  std::map<std::string, bool> raised_;
+};
+
+/// EMA of log2 amax for one operand: push returns log2(amax / EMA) and then moves the EMA.
+/// 0 at the first measurement and for a zero tensor, which has no octave.
+class AmaxDrift {
+ public:
+  explicit AmaxDrift(double keep = 0.9) : keep_(keep) {}
+  double push(double amax);
+
+ private:
+  double keep_;
+  std::optional<double> ema_log2_;
+};
+
+}  // namespace nibble
