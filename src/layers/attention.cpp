@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/attention.h"
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "ops/attention/attention.h"
+#include "ops/attention/rope.h"
+
+namespace nibble {
+namespace {
+
+/// Frequency i of head_dim / 2, stretched as Llama 3 does where asked.
+double rope_frequency(const RopeSpec& spec, std::int64_t i, std::int64_t head_dim) {
+  const double f = std::pow(spec.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  if (!spec.llama3) return f;
+  const Llama3Rope& s = *spec.llama3;
+  const double wavelength = 2 * std::numbers::pi / f,
+               original = static_cast<double>(s.original_max_positions);
+  if (wavelength > original / s.low_freq_factor) return f / s.factor;
+  if (wavelength < original / s.high_freq_factor) return f;
+  const double smooth =
+      (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * f / s.factor + smooth * f;
+}
+
+}  // namespace
+
+RopeTable::RopeTable(Device& device, const RopeSpec& spec, std::int64_t head_dim, std::int64_t positions)
+    : layout_(Layout::contiguous(positions, head_dim / 2)) {
+  const std::size_t bytes = static_cast<std::size_t>(layout_.numel()) * sizeof(float);
+  std::vector<float> cos(layout_.numel()), sin(layout_.numel());
+  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+    const float f = static_cast<float>(rope_frequency(spec, i, head_dim));
+    for (std::int64_t p = 0; p < positions; ++p) {
+      const float angle = static_cast<float>(p) * f;  // FP32, as the checkpoints' own code computes it
+      cos[p * (head_dim / 2) + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sin[p * (head_dim / 2) + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+  cos_ = Buffer(device, bytes);
+  sin_ = Buffer(device, bytes);
+  device.copy_from_host(cos_.data(), cos.data(), bytes);
+  device.copy_from_host(sin_.data(), sin.data(), bytes);
+}
+
+template <class V>
+AttentionLayer::Qkv<V> AttentionLayer::split(V fused) const {
+  const std::int64_t d = spec_.head_dim, q = spec_.heads * d, kv = spec_.kv_heads * d;
+  return {fused.cols(0, q).split_last(spec_.heads, d), fused.cols(q, kv).split_last(spec_.kv_heads, d),
+          fused.cols(q + kv, kv).split_last(spec_.kv_heads, d)};
+}
+
+void AttentionLayer::turn(Context& ctx, RealView fused, bool inverse) const {
+  if (!rope_) return;
+  const Qkv<RealView> p = split(fused);
+  for (const RealView& x : {p.q_THD, p.k_TGD})
+    rope(ctx.stream, {.x_THD = x,
+                      .cos_SF = rope_->cos_SF(),
+                      .sin_SF = rope_->sin_SF(),
+                      .seq_len = ctx.seq_len,
+                      .inverse = inverse});
+}
+
+void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+  const std::int64_t tokens = x_TD.size(0);
+  const RealView qkv = ctx.activations(tokens, qkv_.info().n);
+  const RealView mixed = ctx.activations(tokens, spec_.heads * spec_.head_dim);
+  saved_lse_HT_ = ctx.arena.take<float>(spec_.heads, tokens);
+  qkv_.forward(ctx, x_TD, qkv);
+  turn(ctx, qkv, false);
+  const Qkv<RealView> p = split(qkv);
+  attention(ctx.stream, {.q_THD = p.q_THD,
+                         .k_TGD = p.k_TGD,
+                         .v_TGD = p.v_TGD,
+                         .out_THD = mixed.split_last(spec_.heads, spec_.head_dim),
+                         .lse_HT = saved_lse_HT_,
+                         .seq_len = ctx.seq_len,
+                         .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim))});
+  out_.forward(ctx, mixed, y_TD);
+  saved_qkv_ = qkv;
+  saved_mixed_ = mixed;
+}
+
+void AttentionLayer::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
+  const ArenaScope temporaries(ctx.arena);
+  const std::int64_t tokens = dy_TD.size(0), heads = spec_.heads, d = spec_.head_dim;
+  const RealView dmixed = ctx.activations(tokens, heads * d);
+  const RealView dqkv = ctx.activations(tokens, qkv_.info().n);
+  out_.backward(ctx, dy_TD, dmixed);
+  const Qkv<ConstRealView> p = split(saved_qkv_);
+  const Qkv<RealView> dp = split(dqkv);
+  attention_backward(ctx.stream, {.q_THD = p.q_THD,
+                                  .k_TGD = p.k_TGD,
+                                  .v_TGD = p.v_TGD,
+                                  .out_THD = saved_mixed_.split_last(heads, d),
+                                  .lse_HT = saved_lse_HT_,
+                                  .dout_THD = dmixed.split_last(heads, d),
+                                  .dq_THD = dp.q_THD,
+                                  .dk_TGD = dp.k_TGD,
+                                  .dv_TGD = dp.v_TGD,
+                                  .seq_len = ctx.seq_len,
+                                  .scale = 1 / std::sqrt(static_cast<float>(d))});
+  turn(ctx, dqkv, true);
+  qkv_.backward(ctx, dqkv, dx_TD);
+}
+
+}  // namespace nibble

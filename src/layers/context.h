@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "backend/device.h"
+#include "ops/health/quant_stats.h"
+#include "recipe/resolve.h"
+
+namespace nibble {
+
+/// One parameter as a layer sees it. The memory belongs to the model's flat buffers.
+struct Param {
+  View<float> master;  ///< FP32; norms, convolution, scan and biases read it directly
+  ConstRealView
+      compute;       ///< what a GEMM or a lookup reads: the BF16 copy, or the master under an FP32 recipe
+  View<float> grad;  ///< FP32 main gradient, added into
+
+  bool present() const { return !master.empty(); }
+};
+
+/// Receives what quantisation did, when a step is observed. The trainer implements it.
+class QuantObserver {
+ public:
+  virtual ~QuantObserver() = default;
+  /// Whether this GEMM of this linear is to be measured in this step: measuring costs about one more
+  /// quantisation of each operand.
+  virtual bool wants(const LinearInfo& linear, Gemm gemm) = 0;
+  virtual void on_operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantStats& stats) = 0;
+  /// Relative Frobenius error of some rows of the quantised GEMM's output against the same rows computed from
+  /// the unquantised operands.
+  virtual void on_product(const LinearInfo& linear, Gemm gemm, double relative_error) = 0;
+};
+
+/// Everything a layer needs to know of the pass it takes part in. Plain data, one a micro-batch; a layer
+/// keeps no step, recipe or stream of its own.
+struct Context {
+  Stream& stream;
+  Arena& arena;                    ///< what forward keeps for backward, and backward's temporaries above it
+  const Recipe& recipe;            ///< read by Linear alone
+  DType activation = DType::BF16;  ///< storage of activations: F32 when the recipe's base is FP32
+  std::int64_t seq_len = 0;        ///< tokens of a sequence; a micro-batch is whole sequences
+  std::int64_t step = 0;
+  std::int64_t first_token = 0;  ///< of this micro-batch in the step's global batch
+  std::uint64_t sr_seed = 0;     ///< key of stochastic rounding
+  std::uint64_t weights_version =
+      0;                 ///< changes whenever weights do: quantised weights are made once a version
+  bool training = true;  ///< false: nothing is kept for a backward pass
+  QuantObserver* observer = nullptr;
+
+  RealView activations(std::int64_t tokens, std::int64_t features) const {
+    return arena.take_real(activation, tokens, features);
+  }
+};
+
+}  // namespace nibble

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/head.h"
+
+#include <algorithm>
+
+#include "ops/gemm/gemm.h"
+#include "ops/loss/cross_entropy.h"
+
+namespace nibble {
+namespace {
+
+/// Tokens a chunk: fixed by the problem, never by the machine, so that sums keep their order.
+constexpr std::int64_t kChunk = 512;
+
+}  // namespace
+
+void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
+                float grad_scale, RealView dx_TD) {
+  const std::int64_t tokens = x_TD.size(0), columns = weight_.compute.size(0);
+  for (std::int64_t begin = 0; begin < tokens; begin += kChunk) {
+    const std::int64_t count = std::min(kChunk, tokens - begin);
+    const ArenaScope temporaries(ctx.arena);
+    const ConstRealView x = x_TD.rows(begin, count);
+    const View<float> logits_TV = ctx.arena.take<float>(count, columns);
+    const RealView dlogits_TV = grad_scale != 0 ? ctx.activations(count, columns) : RealView{};
+    matmul(ctx.stream, {.a_MK = x, .b_NK = weight_.compute, .c_MN = logits_TV});
+    cross_entropy(ctx.stream, {.logits_TV = logits_TV,
+                               .targets_T = targets_T.rows(begin, count),
+                               .loss_T = loss_T.rows(begin, count),
+                               .dlogits_TV = dlogits_TV,
+                               .grad_scale = grad_scale,
+                               .vocab = vocab_});
+    if (grad_scale == 0) continue;
+    matmul(ctx.stream,
+           {.a_MK = dlogits_TV, .b_NK = weight_.compute.transposed(), .c_MN = dx_TD.rows(begin, count)});
+    matmul(ctx.stream,
+           {.a_MK = dlogits_TV.transposed(), .b_NK = x.transposed(), .c_MN = weight_.grad, .beta = 1});
+  }
+}
+
+void Head::logits(Context& ctx, ConstRealView x_TD, View<float> logits_TV) {
+  matmul(ctx.stream, {.a_MK = x_TD, .b_NK = weight_.compute, .c_MN = logits_TV});
+}
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backend/device.h"
+#include "layers/context.h"
+#include "numeric/random_key.h"
+
+namespace nibble {
+
+/// y = x w^T (+ bias), and the only place where a recipe meets a GEMM:
+///   fprop  y  = Q(x)    Q(w)^T      [T, N], leaves in the activations' type
+///   dgrad  dx = Q(dy)   Q(w^T)^T    [T, K], leaves in the activations' type
+///   wgrad  dw += Q(dy^T) Q(x^T)^T   [N, K], added in FP32 into the main gradient
+/// Each operand is quantised along the reduction axis as `resolve()` says for this layer, GEMM, operand and
+/// step. In a base format (BF16, FP32) Q is the identity and the transposes are views. The bias gradient is
+/// the plain sum of the unquantised dy.
+///
+/// The weight is quantised once a weights_version. A 16x16-tiled weight serves dgrad as a transposed view,
+/// since both orientations share codes and scales.
+///
+/// Throws  Error{NonFinite} with step, layer, GEMM and operand, before the cast hides a NaN or an infinity
+class Linear {
+ public:
+  Linear(LinearInfo info, Device& device, Param weight, Param bias = {});
+
+  const LinearInfo& info() const { return info_; }
+
+  /// Keeps a view of x_TK until backward: the caller keeps the memory (ctx.arena does).
+  void forward(Context& ctx, ConstRealView x_TK, RealView y_TN);
+
+  /// Overwrites dx_TK.
+  void backward(Context& ctx, ConstRealView dy_TN, RealView dx_TK);
+
+ private:
+  /// One operand, ready for the GEMM.
+  struct Ready {
+    ConstRealView matrix;
+    const float* scale = nullptr;
+  };
+  /// A quantised weight kept across micro-batches.
+  struct WeightCache {
+    Buffer values, scale;
+    std::uint64_t version = 0;
+    QuantSpec spec;
+    bool filled = false;
+  };
+
+  Ready prepare(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
+                bool transpose);
+  Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose);
+  void quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
+                     bool transpose, View<bf16> values, float* amax, float* scale) const;
+  void multiply(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Ready& a, const Ready& b,
+                RealView out, float beta, View<const float> bias = {}) const;
+  void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRealView a_source, bool a_transpose,
+               ConstRealView b_source, bool b_transpose, const Ready& a, const Ready& b) const;
+  void observe_operand(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
+                       bool transpose) const;
+  RandomKey random_key(const Context& ctx, Gemm gemm, Operand operand, std::int64_t features) const;
+
+  LinearInfo info_;
+  Device* device_;
+  Param weight_, bias_;
+  WeightCache row_copy_, transposed_copy_;
+  ConstRealView saved_x_TK_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/mlp.h"
+
+#include "ops/elementwise/elementwise.h"
+
+namespace nibble {
+
+void Mlp::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+  const std::int64_t tokens = x_TD.size(0);
+  const RealView up = ctx.activations(tokens, up_.info().n);
+  const RealView hidden_TF = ctx.activations(tokens, spec_.hidden);
+  up_.forward(ctx, x_TD, up);
+  if (spec_.activation == Activation::SwiGlu)
+    swiglu(ctx.stream, {.gate_up_T2F = up, .y_TF = hidden_TF});
+  else
+    squared_relu(ctx.stream, {.x_TF = up, .y_TF = hidden_TF});
+  down_.forward(ctx, hidden_TF, y_TD);
+  saved_up_ = up;
+}
+
+void Mlp::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
+  const ArenaScope temporaries(ctx.arena);
+  const std::int64_t tokens = dy_TD.size(0);
+  const RealView dhidden_TF = ctx.activations(tokens, spec_.hidden);
+  const RealView dup = ctx.activations(tokens, up_.info().n);
+  down_.backward(ctx, dy_TD, dhidden_TF);
+  if (spec_.activation == Activation::SwiGlu)
+    swiglu_backward(ctx.stream, {.gate_up_T2F = saved_up_, .dy_TF = dhidden_TF, .dgate_up_T2F = dup});
+  else
+    squared_relu_backward(ctx.stream, {.x_TF = saved_up_, .dy_TF = dhidden_TF, .dx_TF = dup});
+  up_.backward(ctx, dup, dx_TD);
+}
+
+}  // namespace nibble

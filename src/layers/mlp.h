@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layers/linear.h"
+#include "layers/mixer.h"
+#include "models/spec.h"
+
+namespace nibble {
+
+/// down(act(up(x))): SwiGLU with gate and up fused into one linear, or squared ReLU.
+class Mlp final : public Mixer {
+ public:
+  Mlp(const MlpSpec& spec, Linear up, Linear down)
+      : spec_(spec), up_(std::move(up)), down_(std::move(down)) {}
+  void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
+  void backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) override;
+
+ private:
+  MlpSpec spec_;
+  Linear up_, down_;
+  ConstRealView saved_up_;
+};
+
+}  // namespace nibble

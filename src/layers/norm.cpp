@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/norm.h"
+
+#include "ops/norm/rms_norm.h"
+
+namespace nibble {
+
+void Norm::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+  saved_x_TD_ = x_TD;
+  saved_rstd_T_ = ctx.arena.take<float>(x_TD.size(0));
+  rms_norm(ctx.stream,
+           {.x_TD = x_TD, .w_D = weight_.master, .y_TD = y_TD, .rstd_T = saved_rstd_T_, .eps = eps_});
+}
+
+void Norm::backward(Context& ctx, ConstRealView dy_TD, View<float> dresidual_TD) {
+  rms_norm_backward(ctx.stream, {.x_TD = saved_x_TD_,
+                                 .w_D = weight_.master,
+                                 .rstd_T = saved_rstd_T_,
+                                 .dy_TD = dy_TD,
+                                 .dx_TD = dresidual_TD,
+                                 .dw_D = weight_.grad});
+}
+
+}  // namespace nibble

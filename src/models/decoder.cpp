@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder.h"
+
+#include <limits>
+#include <map>
+
+#include "layers/attention.h"
+#include "layers/mamba2.h"
+#include "layers/mlp.h"
+#include "models/parameters.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/embedding/embedding.h"
+
+namespace nibble {
+namespace {
+
+/// Builds the mixers of a model, taking its linears in the order that linears() lists them.
+class MixerFactory {
+ public:
+  MixerFactory(Device& device, const DecoderSpec& spec, const ParamStore& params)
+      : device_(device), spec_(spec), params_(params), linears_(linears(spec)) {}
+
+  std::unique_ptr<Mixer> make(std::size_t sublayer) {
+    prefix_ = sublayer_name(spec_, sublayer);
+    return std::visit([this](const auto& mixer) { return build(mixer); }, spec_.sublayers[sublayer].mixer);
+  }
+
+ private:
+  Param param(const std::string& name) const { return params_.param(prefix_ + "." + name); }
+
+  Linear linear(const std::string& name) {
+    LinearInfo info = linears_.at(next_++);
+    return Linear(std::move(info), device_, param(name + ".weight"), param(name + ".bias"));
+  }
+
+  std::unique_ptr<Mixer> build(const AttentionSpec& a) {
+    std::shared_ptr<const RopeTable> rope;
+    if (a.rope) {
+      if (!rope_) rope_ = std::make_shared<const RopeTable>(device_, *a.rope, a.head_dim, spec_.max_seq);
+      rope = rope_;
+    }
+    Linear qkv = linear("qkv"), out = linear("out");
+    return std::make_unique<AttentionLayer>(a, std::move(qkv), std::move(out), std::move(rope));
+  }
+
+  std::unique_ptr<Mixer> build(const MlpSpec& m) {
+    Linear up = linear("up"), down = linear("down");
+    return std::make_unique<Mlp>(m, std::move(up), std::move(down));
+  }
+
+  std::unique_ptr<Mixer> build(const Mamba2Spec& m) {
+    Linear in = linear("in"), out = linear("out");
+    const Mamba2::Params params{.conv_weight_CK = param("conv.weight"),
+                                .conv_bias_C = param("conv.bias"),
+                                .dt_bias_H = param("dt_bias"),
+                                .a_log_H = param("A_log"),
+                                .d_H = param("D"),
+                                .norm_weight = param("gated_norm.weight")};
+    return std::make_unique<Mamba2>(m, static_cast<float>(spec_.norm_eps), std::move(in), std::move(out),
+                                    params);
+  }
+
+  Device& device_;
+  const DecoderSpec& spec_;
+  const ParamStore& params_;
+  std::vector<LinearInfo> linears_;
+  std::size_t next_ = 0;
+  std::string prefix_;
+  std::shared_ptr<const RopeTable> rope_;
+};
+
+}  // namespace
+
+Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params)
+    : spec_(spec),
+      embedding_(params.param("embedding.weight")),
+      final_norm_(params.param("final_norm.weight"), static_cast<float>(spec.norm_eps)),
+      head_(params.param(spec.tied ? "embedding.weight" : "head.weight"), spec.vocab) {
+  check_spec(spec_);
+  MixerFactory factory(device, spec_, params);
+  for (std::size_t i = 0; i < spec_.sublayers.size(); ++i)
+    sublayers_.push_back(
+        {Norm(params.param(sublayer_name(spec_, i) + ".norm.weight"), static_cast<float>(spec_.norm_eps)),
+         factory.make(i)});
+}
+
+RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
+  const std::int64_t tokens = ids_T.size(0);
+  RealView x_TD = ctx.activations(tokens, spec_.d_model);
+  embedding(ctx.stream, {.ids_T = ids_T, .w_VD = embedding_.compute, .x_TD = x_TD});
+  for (Sublayer& s : sublayers_) {
+    const Arena::Mark mark = ctx.arena.mark();
+    const RealView y_TD = ctx.activations(tokens, spec_.d_model);
+    const RealView normed_TD = ctx.activations(tokens, spec_.d_model);
+    s.norm.forward(ctx, x_TD, normed_TD);
+    s.mixer->forward(ctx, normed_TD, y_TD);
+    add(ctx.stream, {.x_TD = ctx.training ? y_TD : x_TD, .y_TD = ctx.training ? x_TD : y_TD});
+    if (ctx.training)
+      x_TD = y_TD;  // the norm's backward reads the old x, so the sum is made in y
+    else
+      ctx.arena.rewind(mark);
+  }
+  const RealView final_TD = ctx.activations(tokens, spec_.d_model);
+  final_norm_.forward(ctx, x_TD, final_TD);
+  return final_TD;
+}
+
+void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD) {
+  const std::int64_t tokens = ids_T.size(0);
+  const View<float> dresidual_TD = ctx.arena.take<float>(tokens, spec_.d_model);
+  const RealView dy_TD = ctx.activations(tokens, spec_.d_model);
+  const RealView dnormed_TD = ctx.activations(tokens, spec_.d_model);
+  ctx.stream.device().zero(dresidual_TD.data(),
+                           static_cast<std::size_t>(dresidual_TD.numel()) * sizeof(float));
+  final_norm_.backward(ctx, dfinal_TD, dresidual_TD);
+  if (ctx.step == nan_step_) dresidual_TD(0, 0) = std::numeric_limits<float>::quiet_NaN();
+  for (auto s = sublayers_.rbegin(); s != sublayers_.rend(); ++s) {
+    cast(ctx.stream, {.in_TD = View<const float>(dresidual_TD), .out_TD = dy_TD});
+    s->mixer->backward(ctx, dy_TD, dnormed_TD);
+    s->norm.backward(ctx, dnormed_TD, dresidual_TD);
+  }
+  embedding_backward(ctx.stream, {.ids_T = ids_T, .dx_TD = dresidual_TD, .dw_VD = embedding_.grad});
+}
+
+void Decoder::train(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                    View<float> loss_T, float grad_scale) {
+  const ArenaScope micro_batch(ctx.arena);
+  const RealView final_TD = forward(ctx, ids_T);
+  const RealView dfinal_TD = ctx.activations(ids_T.size(0), spec_.d_model);
+  head_.loss(ctx, final_TD, targets_T, loss_T, grad_scale, dfinal_TD);
+  backward(ctx, ids_T, dfinal_TD);
+}
+
+void Decoder::evaluate(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                       View<float> loss_T) {
+  const ArenaScope micro_batch(ctx.arena);
+  ctx.training = false;
+  head_.loss(ctx, forward(ctx, ids_T), targets_T, loss_T, 0, {});
+}
+
+void Decoder::logits(Context& ctx, View<const std::int32_t> ids_T, View<float> logits_TV) {
+  const ArenaScope micro_batch(ctx.arena);
+  ctx.training = false;
+  head_.logits(ctx, forward(ctx, ids_T), logits_TV);
+}
+
+}  // namespace nibble

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/head.h"
+#include "layers/mixer.h"
+#include "layers/norm.h"
+#include "models/param_store.h"
+#include "models/spec.h"
+
+namespace nibble {
+
+/// A decoder-only language model: embedding, sublayers x + mixer(norm(x)), final norm, head. Llama-like and
+/// hybrid Mamba-2 models differ only in their list of sublayers.
+///
+/// The residual stream is stored as ctx.activation; its gradient is one FP32 buffer [T, D] into which every
+/// norm's backward adds. One micro-batch is in flight at a time; all memory comes from ctx.arena and is given
+/// back when a call returns.
+class Decoder {
+ public:
+  /// The parameters stay in `params`, which outlives the model.
+  Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params);
+
+  const DecoderSpec& spec() const { return spec_; }
+
+  /// Forward and backward of one micro-batch: loss_T [T] in nats, and the gradients of grad_scale * sum of
+  /// loss_T added to the main gradients.
+  void train(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+             View<float> loss_T, float grad_scale);
+
+  /// Forward alone.
+  void evaluate(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                View<float> loss_T);
+
+  /// logits_TV [T, V] in FP32.
+  void logits(Context& ctx, View<const std::int32_t> ids_T, View<float> logits_TV);
+
+  /// Planted fault for tests of the guards: puts a NaN into the gradient that enters the last sublayer in the
+  /// step `step`; negative: never.
+  void inject_nan_at(std::int64_t step) { nan_step_ = step; }
+
+ private:
+  struct Sublayer {
+    Norm norm;
+    std::unique_ptr<Mixer> mixer;
+  };
+
+  RealView forward(Context& ctx, View<const std::int32_t> ids_T);
+  void backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD);
+
+  DecoderSpec spec_;
+  Param embedding_;
+  std::vector<Sublayer> sublayers_;
+  Norm final_norm_;
+  Head head_;
+  std::int64_t nan_step_ = -1;
+};
+
+}  // namespace nibble

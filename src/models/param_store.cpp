@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/param_store.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "io/hash.h"
+#include "numeric/random_key.h"
+#include "ops/elementwise/elementwise.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // elements of FP32: 64 bytes
+
+Layout layout_of(const std::vector<std::int64_t>& shape) {
+  if (shape.size() == 1) return Layout::contiguous(shape[0]);
+  std::int64_t inner = 1;
+  for (std::size_t i = 1; i < shape.size(); ++i) inner *= shape[i];
+  return Layout::contiguous(shape[0], inner);
+}
+
+double start_value(const ParamInfo& p, std::uint64_t seed, std::uint64_t tensor, std::uint64_t element) {
+  switch (p.init) {
+    case InitKind::Ones:
+      return 1;
+    case InitKind::Zeros:
+      return 0;
+    case InitKind::Normal:
+      return p.scale * initial_normal(seed, tensor, element);
+    case InitKind::Uniform:
+      return p.scale * (2 * initial_uniform(seed, tensor, element) - 1);
+    case InitKind::ALog:
+      return std::log(1 + 15 * initial_uniform(seed, tensor, element));
+    case InitKind::DtBias: {
+      const double u = initial_uniform(seed, tensor, element);
+      const double dt = std::max(std::exp(u * (std::log(0.1) - std::log(0.001)) + std::log(0.001)), 1e-4);
+      return dt + std::log(-std::expm1(-dt));
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos, DType compute)
+    : device_(&device), compute_(compute) {
+  for (ParamInfo& info : infos) {
+    Entry e;
+    e.offset = flat_size_;
+    e.has_copy = compute == DType::BF16 && (info.is_matmul || info.name == "embedding.weight");
+    flat_size_ += (info.size() + kAlignment - 1) / kAlignment * kAlignment;
+    by_name_[info.name] = entries_.size();
+    e.info = std::move(info);
+    entries_.push_back(std::move(e));
+  }
+  const std::size_t bytes = static_cast<std::size_t>(flat_size_) * sizeof(float);
+  for (Buffer* b : {&master_, &grad_, &m_, &v_}) *b = Buffer(device, bytes);
+  if (compute == DType::BF16) copy_ = Buffer(device, bytes / 2);
+}
+
+const ParamStore::Entry& ParamStore::at(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  check(it != by_name_.end(), "the model has no parameter \"{}\"", name);
+  return entries_[it->second];
+}
+
+Param ParamStore::param(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end()) return {};
+  const Entry& e = entries_[it->second];
+  const Layout layout = layout_of(e.info.shape);
+  Param p;
+  p.master = {master(e).data(), layout};
+  p.grad = {grad(e).data(), layout};
+  if (e.has_copy)
+    p.compute = View<const bf16>(copy(e).data(), layout);
+  else
+    p.compute = View<const float>(p.master);
+  return p;
+}
+
+View<bf16> ParamStore::copy(const Entry& e) const {
+  if (!e.has_copy) return {};
+  return {copy_.as<bf16>() + e.offset, e.info.size()};
+}
+
+void ParamStore::initialise(std::uint64_t seed) {
+  std::vector<float> values;
+  for (const Entry& e : entries_) {
+    values.resize(static_cast<std::size_t>(e.info.size()));
+    const std::uint64_t tensor = xxh3_64(e.info.name);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(start_value(e.info, seed, tensor, i));
+    device_->copy_from_host(master(e).data(), values.data(), values.size() * sizeof(float));
+  }
+}
+
+void ParamStore::zero_grads() { device_->zero(grad_.data(), grad_.bytes()); }
+
+void ParamStore::refresh_copies(Stream& stream) {
+  for (const Entry& e : entries_)
+    if (e.has_copy) {
+      const std::int64_t n = e.info.size();
+      cast(stream, {.in_TD = View<const float>(master(e).data(), std::int64_t{1}, n),
+                    .out_TD = View<bf16>(copy(e).data(), std::int64_t{1}, n)});
+    }
+}
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backend/device.h"
+#include "layers/context.h"
+#include "models/parameters.h"
+
+namespace nibble {
+
+/// All parameters of a model in flat buffers, each described by a global name and shape: FP32 master
+/// weights, FP32 main gradients, the two FP32 states of Adam, and a BF16 copy of what GEMMs and the lookup
+/// read. Every tensor starts on a 64-byte boundary; the gaps stay zero, so a flat buffer can be summed,
+/// written or (later) cut into equal shards without looking at names.
+class ParamStore {
+ public:
+  struct Entry {
+    ParamInfo info;
+    std::int64_t offset = 0;  ///< elements, the same in every buffer
+    bool has_copy = false;    ///< read through the BF16 copy (matrices and the embedding)
+  };
+
+  /// `compute` BF16 keeps the copies; F32 lets GEMMs read the master weights.
+  ParamStore(Device& device, std::vector<ParamInfo> infos, DType compute);
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  const Entry& at(const std::string& name) const;  ///< throws Error{Runtime} when there is none
+  std::int64_t flat_size() const { return flat_size_; }
+
+  /// How a layer sees a parameter: two axes for matrices, one for vectors. Empty when there is none.
+  Param param(const std::string& name) const;
+
+  View<float> master(const Entry& e) const { return flat(master_, e); }
+  View<float> grad(const Entry& e) const { return flat(grad_, e); }
+  View<float> adam_m(const Entry& e) const { return flat(m_, e); }
+  View<float> adam_v(const Entry& e) const { return flat(v_, e); }
+  View<bf16> copy(const Entry& e) const;  ///< empty without a copy
+
+  View<float> all_master() const { return {master_.as<float>(), flat_size_}; }
+  View<float> all_grads() const { return {grad_.as<float>(), flat_size_}; }
+  View<float> all_m() const { return {m_.as<float>(), flat_size_}; }
+  View<float> all_v() const { return {v_.as<float>(), flat_size_}; }
+
+  /// Start values: a pure function of (seed, parameter name, element).
+  void initialise(std::uint64_t seed);
+
+  void zero_grads();
+
+  /// Rounds the master weights into the copies: after an import or a load. The optimizer does it itself.
+  void refresh_copies(Stream& stream);
+
+ private:
+  View<float> flat(const Buffer& b, const Entry& e) const {
+    return {b.as<float>() + e.offset, e.info.size()};
+  }
+
+  Device* device_;
+  DType compute_;
+  std::vector<Entry> entries_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+  std::int64_t flat_size_ = 0;
+  Buffer master_, grad_, m_, v_, copy_;
+};
+
+}  // namespace nibble
