@@ -83,7 +83,7 @@ Param ParamStore::param(const std::string& name) const {
 
 View<bf16> ParamStore::copy(const Entry& e) const {
   if (!e.has_copy) return {};
-  return {copy_.as<bf16>() + e.offset, e.info.size()};
+  return View<bf16>(copy_.as<bf16>() + e.offset, e.info.size());
 }
 
 void ParamStore::initialise(std::uint64_t seed) {

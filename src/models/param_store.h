@@ -39,10 +39,10 @@ class ParamStore {
   View<float> adam_v(const Entry& e) const { return flat(v_, e); }
   View<bf16> copy(const Entry& e) const;  ///< empty without a copy
 
-  View<float> all_master() const { return {master_.as<float>(), flat_size_}; }
-  View<float> all_grads() const { return {grad_.as<float>(), flat_size_}; }
-  View<float> all_m() const { return {m_.as<float>(), flat_size_}; }
-  View<float> all_v() const { return {v_.as<float>(), flat_size_}; }
+  View<float> all_master() const { return View<float>(master_.as<float>(), flat_size_); }
+  View<float> all_grads() const { return View<float>(grad_.as<float>(), flat_size_); }
+  View<float> all_m() const { return View<float>(m_.as<float>(), flat_size_); }
+  View<float> all_v() const { return View<float>(v_.as<float>(), flat_size_); }
 
   /// Start values: a pure function of (seed, parameter name, element).
   void initialise(std::uint64_t seed);
@@ -54,7 +54,7 @@ class ParamStore {
 
  private:
   View<float> flat(const Buffer& b, const Entry& e) const {
-    return {b.as<float>() + e.offset, e.info.size()};
+    return View<float>(b.as<float>() + e.offset, e.info.size());
   }
 
   Device* device_;
