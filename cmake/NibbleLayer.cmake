@@ -1,9 +1,10 @@
 # One library a layer, linked only to the layers it sees. File suffixes drive the build:
 #   x.cpp x_ref.cpp x_cpu.cpp     the library
 #   x_simd.cpp                    compiled once for each instruction set (see src/base/simd.h)
-#   x_cuda.cu                     with NIBBLE_CUDA
+#   x_cuda.cu x_cuda_sm100.cu     the library, with NIBBLE_CUDA
 #   x_test.cpp                    unit tests of the layer, label "unit"
 #   x_golden_test.cpp             label "golden";  x_conformance_test.cpp  label "conformance"
+#   tests/cuda/x_cuda_test.cu     label "gpu", with NIBBLE_CUDA: compiled anywhere, run where there is a GPU
 
 set(NIBBLE_SIMD_LEVELS baseline avx2 avx512)
 set(NIBBLE_SIMD_FLAGS_baseline "")
@@ -18,6 +19,10 @@ function(nibble_layer name)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cpp)
   file(GLOB_RECURSE simd CONFIGURE_DEPENDS ${dir}/*_simd.cpp)
   list(REMOVE_ITEM sources ${dir}/main.cpp)
+  if(NIBBLE_CUDA)
+    file(GLOB_RECURSE device CONFIGURE_DEPENDS ${dir}/*_cuda.cu ${dir}/*_cuda_sm100.cu)
+    list(APPEND sources ${device})
+  endif()
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()
@@ -103,4 +108,9 @@ function(nibble_tests_outside_layers)
       endif()
     endif()
   endforeach()
+  if(NIBBLE_CUDA)
+    file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda/*_test.cu)
+    nibble_test_executable(cuda gpu nibble_quant "${files}")
+    set_target_properties(cuda_gpu_test PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+  endif()
 endfunction()

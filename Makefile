@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# Names for what CMake presets and tools/ do. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
+
+.PHONY: help quickstart test build bench lint format ci-full interop clean
+
+help:        ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: [^#]*##/:/' | column -t -s ':' | sed 's/^/make /'
+
+quickstart:  ## from a bare machine to a verdict: packages, build, paired NVFP4/BF16 run, report
+	tools/quickstart.sh
+
+test:        ## packages, build, every test that is neither slow nor for a GPU
+	tools/install_deps.sh test
+	cmake --preset release
+	cmake --build --preset release
+	ctest --preset release
+
+build:       ## the binary alone: build/release/nibble
+	tools/install_deps.sh build
+	cmake --preset quickstart
+	cmake --build --preset quickstart
+
+bench: build ## quantisers against memcpy, the step of NVFP4 against BF16 and FP32
+	build/release/nibble bench --backend cpu
+
+lint:        ## layers, sizes, words, format, clang-tidy on changed files
+	tools/install_deps.sh lint
+	tools/lint.sh
+
+format:      ## rewrites C++ as clang-format has it
+	tools/check_format.sh --fix
+
+ci-full:     ## everything: what .ci/run does, all sanitizers, slow tests, full tidy, all architectures
+	tools/ci_full.sh
+
+interop:     ## a checkpoint against transformers and tokenizers from PyPI
+	tools/interop/run.sh
+
+clean:       ## removes build/ (runs/ stays)
+	rm -rf build
