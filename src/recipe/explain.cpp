@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "recipe/resolve.h"
+
+namespace nibble {
+namespace {
+
+std::string treatment_name(std::size_t i) {
+  return i < 26 ? std::string(1, static_cast<char>('A' + i)) : fmt::format("T{}", i);
+}
+
+std::string describe_block(const QuantSpec& spec) {
+  const int block = info(spec.format).block;
+  if (block == 0) return is_quantized(spec.format) ? "tensor" : "-";
+  return spec.tile == Tile::Square ? fmt::format("{}x{}", block, block) : fmt::format("1x{}", block);
+}
+
+const char* describe_rounding(const QuantSpec& spec) {
+  switch (spec.rounding) {
+    case Rounding::NearestEven:
+      return "nearest even";
+    case Rounding::Stochastic:
+      return "stochastic, 8 bits";
+    case Rounding::StochasticExact:
+      return "stochastic, exact";
+  }
+  return "?";
+}
+
+std::string describe_rotation(const QuantSpec& spec) {
+  return spec.rotation == 0 ? "-" : fmt::format("RHT-{} signs {:04X}", spec.rotation, spec.sign_mask);
+}
+
+const char* describe_profile(const QuantSpec& spec) {
+  if (spec.format != Format::Nvfp4) return "-";
+  return spec.profile == Profile::Te ? "nvfp4.te" : "nvfp4.te213";
+}
+
+void print_operand(std::string& out, Gemm g, Operand o, const QuantSpec& spec) {
+  const bool random = spec.rounding != Rounding::NearestEven;
+  fmt::format_to(std::back_inserter(out), "  {:<6} {}  {:<5} {:<5} {:<10} {:<7} {:<19} {:<18} {:<12} {}\n",
+                 name(g), o == Operand::A ? "A" : "B", operand_name(g, o), operand_axis(g),
+                 info(spec.format).name, describe_block(spec), describe_rounding(spec),
+                 describe_rotation(spec), describe_profile(spec),
+                 random ? std::to_string(random_role(g, o)) : "-");
+}
+
+struct Plan {
+  std::vector<ResolvedLinear> treatments;  ///< distinct ones, in order of appearance
+  std::vector<std::size_t> of_linear;
+  std::vector<std::string> reasons;
+};
+
+Plan make_plan(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step) {
+  Plan plan;
+  for (const LinearInfo& linear : linears) {
+    ResolvedLinear resolved = resolve(recipe, linear, step);
+    plan.reasons.push_back(std::exchange(resolved.reason, ""));
+    const auto found = std::find(plan.treatments.begin(), plan.treatments.end(), resolved);
+    plan.of_linear.push_back(static_cast<std::size_t>(found - plan.treatments.begin()));
+    if (found == plan.treatments.end()) plan.treatments.push_back(resolved);
+  }
+  return plan;
+}
+
+void print_treatments(std::string& out, const Plan& plan) {
+  for (std::size_t i = 0; i < plan.treatments.size(); ++i) {
+    const auto count = std::count(plan.of_linear.begin(), plan.of_linear.end(), i);
+    fmt::format_to(std::back_inserter(out), "\nTreatment {} ({} linears)\n", treatment_name(i), count);
+    fmt::format_to(std::back_inserter(out), "  {:<6}    {:<5} {:<5} {:<10} {:<7} {:<19} {:<18} {:<12} {}\n",
+                   "GEMM", "of", "axis", "format", "block", "rounding", "rotation", "profile", "random role");
+    for (const Gemm g : kGemms) {
+      for (const Operand o : kOperands) print_operand(out, g, o, plan.treatments[i].spec(g, o));
+    }
+  }
+}
+
+void print_linears(std::string& out, const Plan& plan, std::span<const LinearInfo> linears) {
+  double all = 0;
+  for (const LinearInfo& linear : linears)
+    all += static_cast<double>(linear.n) * static_cast<double>(linear.k);
+  fmt::format_to(std::back_inserter(out), "\n{:<28} {:>7} {:>7}  {:>6}  {}\n", "linear", "N", "K", "FLOPs",
+                 "treatment");
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const LinearInfo& linear = linears[i];
+    const double share = static_cast<double>(linear.n) * static_cast<double>(linear.k) / all;
+    const std::string reason = plan.reasons[i].empty() ? "" : "  (" + plan.reasons[i] + ")";
+    fmt::format_to(std::back_inserter(out), "{:<28} {:>7} {:>7}  {:>5.2f}%  {}{}\n", linear.name, linear.n,
+                   linear.k, 100 * share, treatment_name(plan.of_linear[i]), reason);
+  }
+}
+
+}  // namespace
+
+std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,
+                    double other_flops) {
+  std::string out = fmt::format(
+      "Recipe {} {}: {}\nStep {}. Residual stream {}; embeddings, head, norms, softmax, "
+      "scan and convolution are never quantised.\n",
+      recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name);
+  const Plan plan = make_plan(recipe, linears, step);
+  print_treatments(out, plan);
+  print_linears(out, plan, linears);
+  const BaseShare share = base_share(recipe, linears, step);
+  double linear_flops = 0;
+  for (const LinearInfo& l : linears)
+    linear_flops += 6.0 * static_cast<double>(l.n) * static_cast<double>(l.k);
+  const std::string_view base = info(recipe.base).name;
+  const double high = (share.by_flops * linear_flops + other_flops) / (linear_flops + other_flops);
+  fmt::format_to(
+      std::back_inserter(out),
+      "\nLinears wholly in {}: {} of {} = {:.1f} % by count, {:.1f} % by FLOPs.\n"
+      "All FLOPs of a token outside quantised linears (head, attention and scan included): {:.1f} % of "
+      "{:.4g}.\n",
+      base, share.kept, share.linears, 100 * share.by_count, 100 * share.by_flops, 100 * high,
+      linear_flops + other_flops);
+  return out;
+}
+
+}  // namespace nibble

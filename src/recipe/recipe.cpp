@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recipe/recipe.h"
+
+#include "base/error.h"
+
+namespace nibble {
+namespace {
+
+template <class F>
+void for_each_spec(Recipe& recipe, F&& f) {
+  for (GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
+    f(gemm->a);
+    f(gemm->b);
+  }
+}
+
+void set_stochastic(QuantSpec& spec, bool on) {
+  if (!is_quantized(spec.format)) return;
+  spec.rounding = on ? Rounding::Stochastic : Rounding::NearestEven;
+}
+
+void set_exact(Recipe& recipe, bool exact) {
+  for_each_spec(recipe, [&](QuantSpec& spec) {
+    if (spec.rounding == Rounding::NearestEven) return;
+    spec.rounding = exact ? Rounding::StochasticExact : Rounding::Stochastic;
+  });
+}
+
+void set_rotation(GemmRecipe& wgrad, bool on) {
+  // Both operands or neither: the rotation cancels only when the other operand has it too.
+  if (!is_quantized(wgrad.a.format) && !is_quantized(wgrad.b.format)) return;
+  wgrad.a.rotation = wgrad.b.rotation = on ? 16 : 0;
+}
+
+void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
+  if (quantizes(recipe)) return;
+  const auto refuse = [&](bool given, const char* key) {
+    check_usage(!given,
+                "precision.{} has no meaning for recipe \"{}\", which quantises nothing; remove the key or "
+                "choose another recipe",
+                key, recipe.name);
+  };
+  refuse(edits.weights_2d.has_value(), "weights_2d");
+  refuse(edits.rht.has_value(), "rht");
+  refuse(edits.sr.has_value(), "sr");
+  refuse(edits.sr_exact.has_value(), "sr_exact");
+  refuse(edits.bf16_first.has_value(), "bf16_first");
+  refuse(edits.bf16_last.has_value(), "bf16_last");
+  refuse(!edits.keep_bf16.empty(), "keep_bf16");
+  refuse(edits.profile.has_value(), "profile");
+  refuse(edits.wgrad_sign_mismatch, "wgrad_sign_mismatch");
+}
+
+}  // namespace
+
+std::string_view name(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::Fprop:
+      return "fprop";
+    case Gemm::Dgrad:
+      return "dgrad";
+    case Gemm::Wgrad:
+      return "wgrad";
+  }
+  return "?";
+}
+
+std::string_view operand_name(Gemm gemm, Operand o) {
+  const bool a = o == Operand::A;
+  switch (gemm) {
+    case Gemm::Fprop:
+      return a ? "x" : "w";
+    case Gemm::Dgrad:
+      return a ? "dy" : "w^T";
+    case Gemm::Wgrad:
+      return a ? "dy^T" : "x^T";
+  }
+  return "?";
+}
+
+std::string_view operand_axis(Gemm gemm) {
+  switch (gemm) {
+    case Gemm::Fprop:
+      return "K";
+    case Gemm::Dgrad:
+      return "N";
+    case Gemm::Wgrad:
+      return "T";
+  }
+  return "?";
+}
+
+bool quantizes(const Recipe& recipe) {
+  for (const GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
+    if (is_quantized(gemm->a.format) || is_quantized(gemm->b.format)) return true;
+  }
+  for (const RecipeOverride& o : recipe.overrides) {
+    if (o.format && is_quantized(*o.format)) return true;
+  }
+  return false;
+}
+
+Recipe edited(Recipe recipe, const RecipeEdits& edits) {
+  recipe.overrides.insert(recipe.overrides.end(), edits.overrides.begin(), edits.overrides.end());
+  check_edits_apply(recipe, edits);
+  if (edits.weights_2d) {
+    for (QuantSpec* w : {&recipe.fprop.b, &recipe.dgrad.b}) {
+      if (is_quantized(w->format)) w->tile = *edits.weights_2d ? Tile::Square : Tile::Row;
+    }
+  }
+  if (edits.rht) set_rotation(recipe.wgrad, *edits.rht);
+  if (edits.sr) {
+    set_stochastic(recipe.dgrad.a, *edits.sr);
+    set_stochastic(recipe.wgrad.a, *edits.sr);
+  }
+  if (edits.sr_exact) set_exact(recipe, *edits.sr_exact);
+  if (edits.bf16_first) recipe.first_blocks = edits.bf16_first;
+  if (edits.bf16_last) recipe.last_blocks = edits.bf16_last;
+  recipe.keep_bf16.insert(recipe.keep_bf16.end(), edits.keep_bf16.begin(), edits.keep_bf16.end());
+  for_each_spec(recipe, [&](QuantSpec& spec) {
+    if (edits.profile) spec.profile = *edits.profile;
+    if (edits.non_finite) spec.non_finite = *edits.non_finite;
+  });
+  if (edits.residual) recipe.residual = *edits.residual;
+  if (edits.wgrad_sign_mismatch) {
+    check_usage(
+        recipe.wgrad.b.rotation != 0,
+        "faults.wgrad_sign_mismatch needs a rotation in wgrad, and recipe \"{}\" as edited has none; set "
+        "precision.rht = true",
+        recipe.name);
+    // Half of every sixteen products enter dw with the wrong sign: an expected gradient near zero, which no
+    // comparison of losses may let pass.
+    recipe.wgrad.b.sign_mask = static_cast<std::uint16_t>(recipe.wgrad.a.sign_mask ^ 0x00FF);
+  }
+  return recipe;
+}
+
+}  // namespace nibble
