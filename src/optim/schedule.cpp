@@ -33,7 +33,7 @@ ScheduleKind schedule_from_name(std::string_view name) {
 std::int64_t Schedule::decay_start() const {
   if (kind == ScheduleKind::Constant) return steps;
   if (kind != ScheduleKind::Wsd) return std::min(warmup_steps, steps);
-  const auto decay = std::llround(decay_fraction * static_cast<double>(steps));
+  const std::int64_t decay = std::llround(decay_fraction * static_cast<double>(steps));
   return std::max(std::min(warmup_steps, steps), steps - decay);
 }
 
