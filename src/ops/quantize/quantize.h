@@ -13,7 +13,9 @@ namespace nibble {
 ///   result   transpose = false: x itself [R, C], blocks run along c
 ///            transpose = true:  x^T [C, R], blocks run along r
 ///   rotate   spec.rotation = 16: the random Hadamard transform along the block axis, rounded to BF16,
-///            before the amax and the cast; the last block is padded with zeros
+///            before the amax and the cast; the last block is padded with zeros. The transform of a padded
+///            block fills all of it, so the result's block axis is then rounded up to a multiple of 16:
+///            dropping the tail would change the product. See quantized_shape.
 ///   values   the exact BF16 operand: element value x block scale, WITHOUT the tensor scale. E2M1 x E4M3 has
 ///            at most six significant bits, so BF16 holds it exactly.
 ///   codes    NVFP4, MXFP4: two a byte, low nibble = even index of the block axis, [rows, ceil(cols / 2)];
@@ -28,6 +30,10 @@ namespace nibble {
 ///            random.first_element + r * row_elements + c, whatever the layout of the result
 ///
 /// Every backend gives the same bytes. Throws Error{Runtime} for shapes that do not fit.
+///
+/// Square tiles exist for NVFP4, stochastic rounding for NVFP4 and MXFP4. FP8 per tensor has no `scales`,
+/// BF16 and FP32 have neither codes nor scales: their `values` are x rounded to BF16. With `amax_given`
+/// nobody looks for NaN: the one who made that amax did.
 struct Quantize {
   ConstRealView x_RC;
   QuantSpec spec;
@@ -40,6 +46,16 @@ struct Quantize {
   View<bf16> values{};                   ///< optional
   View<std::uint8_t> codes{}, scales{};  ///< optional, together
 };
+
+/// Sizes of what Quantize writes: `values` [rows, cols], `codes` [rows, code_cols], `scales` [rows,
+/// scale_cols]. A column count is 0 where the format has no such output.
+struct QuantizedShape {
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t code_cols = 0, scale_cols = 0;
+};
+
+/// The sizes for a source [rows, cols]; throws Error{Runtime} for a spec that no quantiser implements.
+QuantizedShape quantized_shape(const QuantSpec& spec, std::int64_t rows, std::int64_t cols, bool transpose);
 
 /// The factor that MatMul takes as inverse_range for two operands of these formats:
 /// fl(1/7225344) for two NVFP4 operands, fl(1/2688) for one, 1 for none.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/quantize/quantize.h"
+
+#include "quant/nvfp4.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+void check_spec(const QuantSpec& spec) {
+  const FormatInfo& format = info(spec.format);
+  check(spec.rotation == 0 || spec.rotation == 16, "quantize: rotation {} is not implemented; use 0 or 16",
+        spec.rotation);
+  check(spec.tile == Tile::Row || spec.format == Format::Nvfp4,
+        "quantize: square tiles exist for nvfp4, not for {}; use 1-dimensional blocks", format.name);
+  check(spec.rounding == Rounding::NearestEven || format.element_bits == 4,
+        "quantize: {} is rounded to nearest even; stochastic rounding exists for nvfp4 and mxfp4",
+        format.name);
+}
+
+template <class T>
+void check_output(const char* name, const View<T>& out, std::int64_t rows, std::int64_t cols) {
+  if (out.empty()) return;
+  check(out.rank() == 2 && out.size(0) == rows && out.size(1) == cols && (cols <= 1 || out.stride(1) == 1),
+        "quantize: {} must be [{}, {}] with contiguous rows, not [{}, {}]", name, rows, cols, out.size(0),
+        out.size(1));
+}
+
+}  // namespace
+
+QuantizedShape quantized_shape(const QuantSpec& spec, std::int64_t rows, std::int64_t cols, bool transpose) {
+  check_spec(spec);
+  const FormatInfo& format = info(spec.format);
+  QuantizedShape s;
+  s.rows = transpose ? cols : rows;
+  s.cols = transpose ? rows : cols;
+  if (spec.rotation != 0) s.cols = round_up(s.cols, spec.rotation);
+  if (is_quantized(spec.format)) s.code_cols = format.element_bits == 4 ? (s.cols + 1) / 2 : s.cols;
+  if (format.block != 0) s.scale_cols = (s.cols + format.block - 1) / format.block;
+  return s;
+}
+
+void check(const Quantize& q) {
+  check(q.x_RC.rank() == 2 && (q.x_RC.size(1) <= 1 || q.x_RC.stride(1) == 1),
+        "quantize: x must be a matrix with contiguous rows");
+  const std::int64_t rows = q.x_RC.size(0), cols = q.x_RC.size(1);
+  const QuantizedShape s = quantized_shape(q.spec, rows, cols, q.transpose);
+  check(q.amax != nullptr && q.scale != nullptr, "quantize: amax and scale must be given");
+  check(q.row_elements == 0 || q.row_elements >= cols,
+        "quantize: row_elements is {}, less than the {} columns of x", q.row_elements, cols);
+  check_output("values", q.values, s.rows, s.cols);
+  check(s.code_cols != 0 || q.codes.empty(), "quantize: {} has no codes", info(q.spec.format).name);
+  check_output("codes", q.codes, s.rows, s.code_cols);
+  const bool wants_scales = !q.codes.empty() && s.scale_cols != 0;
+  check(q.scales.empty() != wants_scales,
+        "quantize: codes and scales go together, and {} has {} block scales", info(q.spec.format).name,
+        s.scale_cols != 0 ? "its" : "no");
+  check_output("scales", q.scales, s.rows, s.scale_cols);
+}
+
+float gemm_inverse_range(Format a, Format b) {
+  const int operands = (a == Format::Nvfp4 ? 1 : 0) + (b == Format::Nvfp4 ? 1 : 0);
+  return operands == 2 ? nvfp4::kInverseRangeSquared : operands == 1 ? nvfp4::kInverseRange : 1.0f;
+}
+
+void check(const Dequantize& d) {
+  const FormatInfo& format = info(d.format);
+  check(is_quantized(d.format), "dequantize: {} has no codes", format.name);
+  check(d.out_RC.rank() == 2, "dequantize: the output must be a matrix");
+  const std::int64_t rows = d.out_RC.size(0), cols = d.out_RC.size(1);
+  const std::int64_t code_cols = format.element_bits == 4 ? (cols + 1) / 2 : cols;
+  check(d.codes.rank() == 2 && d.codes.size(0) == rows && d.codes.size(1) == code_cols,
+        "dequantize: codes of a {} matrix [{}, {}] must be [{}, {}]", format.name, rows, cols, rows,
+        code_cols);
+  if (format.block != 0) {
+    const std::int64_t scale_cols = (cols + format.block - 1) / format.block;
+    check(d.scales.rank() == 2 && d.scales.size(0) == rows && d.scales.size(1) == scale_cols,
+          "dequantize: scales of a {} matrix [{}, {}] must be [{}, {}]", format.name, rows, cols, rows,
+          scale_cols);
+  }
+  check(d.format != Format::Nvfp4 || d.amax != nullptr, "dequantize: nvfp4 needs the tensor's amax");
+  check((d.format != Format::Fp8E4M3 && d.format != Format::Fp8E5M2) || d.scale != nullptr,
+        "dequantize: {} needs the tensor's scale", format.name);
+}
+
+}  // namespace nibble
