@@ -29,7 +29,7 @@ void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
   const ArenaScope scratch(ctx.stream.scratch());
   const Ready x = prepare(ctx, Gemm::Fprop, Operand::A, plan.fprop.a, x_TK, false);
   const Ready w = prepare_weight(ctx, Gemm::Fprop, plan.fprop.b, false);
-  multiply(ctx, Gemm::Fprop, plan.fprop, x, w, y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
+  multiply(ctx, plan.fprop, x, w, y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
   observe(ctx, Gemm::Fprop, plan.fprop, x_TK, false, weight_.compute, false, x, w);
   saved_x_TK_ = x_TK;
 }
@@ -40,14 +40,14 @@ void Linear::backward(Context& ctx, ConstRealView dy_TN, RealView dx_TK) {
     const ArenaScope scratch(ctx.stream.scratch());
     const Ready dy = prepare(ctx, Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN, false);
     const Ready wt = prepare_weight(ctx, Gemm::Dgrad, plan.dgrad.b, true);
-    multiply(ctx, Gemm::Dgrad, plan.dgrad, dy, wt, dx_TK, 0);
+    multiply(ctx, plan.dgrad, dy, wt, dx_TK, 0);
     observe(ctx, Gemm::Dgrad, plan.dgrad, dy_TN, false, weight_.compute, true, dy, wt);
   }
   {
     const ArenaScope scratch(ctx.stream.scratch());
     const Ready dyt = prepare(ctx, Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true);
     const Ready xt = prepare(ctx, Gemm::Wgrad, Operand::B, plan.wgrad.b, saved_x_TK_, true);
-    multiply(ctx, Gemm::Wgrad, plan.wgrad, dyt, xt, weight_.grad, 1);
+    multiply(ctx, plan.wgrad, dyt, xt, weight_.grad, 1);
     observe(ctx, Gemm::Wgrad, plan.wgrad, dy_TN, true, saved_x_TK_, true, dyt, xt);
   }
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
@@ -116,8 +116,8 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
   return {oriented(values, transpose && shared), cache.scale.as<float>()};
 }
 
-void Linear::multiply(Context& ctx, Gemm, const GemmRecipe& recipe, const Ready& a, const Ready& b,
-                      RealView out, float beta, View<const float> bias) const {
+void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
+                      float beta, View<const float> bias) const {
   matmul(ctx.stream, {.a_MK = a.matrix,
                       .b_NK = b.matrix,
                       .c_MN = out,
@@ -140,7 +140,7 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRea
   const std::int64_t rows = std::min(kObservedRows, a.matrix.size(0)), cols = b.matrix.size(0);
   const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
   const View<float> quantized = ctx.stream.scratch().take<float>(rows, cols);
-  multiply(ctx, gemm, recipe, {a.matrix.rows(0, rows), a.scale}, b, quantized, 0);
+  multiply(ctx, recipe, {a.matrix.rows(0, rows), a.scale}, b, quantized, 0);
   matmul(ctx.stream, {.a_MK = oriented(a_source, a_transpose).rows(0, rows),
                       .b_NK = oriented(b_source, b_transpose),
                       .c_MN = exact});
@@ -177,9 +177,9 @@ void Linear::observe_operand(Context& ctx, Gemm gemm, Operand operand, const Qua
                         .scales = scales});
   ConstRealView before = oriented(source, transpose);
   if (spec.rotation != 0) {
-    const View<bf16> rotated = scratch.take<bf16>(rows, cols);
+    const View<bf16> rotated = scratch.take<bf16>(rows, (cols + 15) / 16 * 16);
     rotate(ctx.stream, {.x_RC = source, .transpose = transpose, .sign_mask = spec.sign_mask, .out = rotated});
-    before = rotated;
+    before = rotated.slice(1, 0, cols);
   }
   QuantStats stats;
   measure_quant(ctx.stream, {.x_RC = before,

@@ -50,8 +50,8 @@ class Linear {
   Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose);
   void quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
                      bool transpose, View<bf16> values, float* amax, float* scale) const;
-  void multiply(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Ready& a, const Ready& b,
-                RealView out, float beta, View<const float> bias = {}) const;
+  void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
+                float beta, View<const float> bias = {}) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRealView a_source, bool a_transpose,
                ConstRealView b_source, bool b_transpose, const Ready& a, const Ready& b) const;
   void observe_operand(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,

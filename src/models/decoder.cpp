@@ -17,8 +17,8 @@ namespace {
 /// Builds the mixers of a model, taking its linears in the order that linears() lists them.
 class MixerFactory {
  public:
-  MixerFactory(Device& device, const DecoderSpec& spec, const ParamStore& params)
-      : device_(device), spec_(spec), params_(params), linears_(linears(spec)) {}
+  MixerFactory(Device& device, const DecoderSpec& spec, const ParamStore& params, DType compute)
+      : device_(device), spec_(spec), params_(params), compute_(compute), linears_(linears(spec)) {}
 
   std::unique_ptr<Mixer> make(std::size_t sublayer) {
     prefix_ = sublayer_name(spec_, sublayer);
@@ -26,7 +26,7 @@ class MixerFactory {
   }
 
  private:
-  Param param(const std::string& name) const { return params_.param(prefix_ + "." + name); }
+  Param param(const std::string& name) const { return params_.param(prefix_ + "." + name, compute_); }
 
   Linear linear(const std::string& name) {
     LinearInfo info = linears_.at(next_++);
@@ -63,6 +63,7 @@ class MixerFactory {
   Device& device_;
   const DecoderSpec& spec_;
   const ParamStore& params_;
+  DType compute_;
   std::vector<LinearInfo> linears_;
   std::size_t next_ = 0;
   std::string prefix_;
@@ -71,17 +72,17 @@ class MixerFactory {
 
 }  // namespace
 
-Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params)
+Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params, DType compute)
     : spec_(spec),
-      embedding_(params.param("embedding.weight")),
-      final_norm_(params.param("final_norm.weight"), static_cast<float>(spec.norm_eps)),
-      head_(params.param(spec.tied ? "embedding.weight" : "head.weight"), spec.vocab) {
+      embedding_(params.param("embedding.weight", compute)),
+      final_norm_(params.param("final_norm.weight", compute), static_cast<float>(spec.norm_eps)),
+      head_(params.param(spec.tied ? "embedding.weight" : "head.weight", compute), spec.vocab) {
   check_spec(spec_);
-  MixerFactory factory(device, spec_, params);
+  MixerFactory factory(device, spec_, params, compute);
   for (std::size_t i = 0; i < spec_.sublayers.size(); ++i)
-    sublayers_.push_back(
-        {Norm(params.param(sublayer_name(spec_, i) + ".norm.weight"), static_cast<float>(spec_.norm_eps)),
-         factory.make(i)});
+    sublayers_.push_back({Norm(params.param(sublayer_name(spec_, i) + ".norm.weight", compute),
+                               static_cast<float>(spec_.norm_eps)),
+                          factory.make(i)});
 }
 
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {

@@ -21,8 +21,9 @@ namespace nibble {
 /// back when a call returns.
 class Decoder {
  public:
-  /// The parameters stay in `params`, which outlives the model.
-  Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params);
+  /// The parameters stay in `params`, which outlives the model. `compute` is what GEMMs read: the BF16 copies
+  /// or, for a recipe whose base is FP32, the master weights.
+  Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params, DType compute);
 
   const DecoderSpec& spec() const { return spec_; }
 

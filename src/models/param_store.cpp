@@ -44,12 +44,11 @@ double start_value(const ParamInfo& p, std::uint64_t seed, std::uint64_t tensor,
 
 }  // namespace
 
-ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos, DType compute)
-    : device_(&device), compute_(compute) {
+ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos) : device_(&device) {
   for (ParamInfo& info : infos) {
     Entry e;
     e.offset = flat_size_;
-    e.has_copy = compute == DType::BF16 && (info.is_matmul || info.name == "embedding.weight");
+    e.has_copy = info.is_matmul || info.name == "embedding.weight";
     flat_size_ += (info.size() + kAlignment - 1) / kAlignment * kAlignment;
     by_name_[info.name] = entries_.size();
     e.info = std::move(info);
@@ -57,7 +56,7 @@ ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos, DType compu
   }
   const std::size_t bytes = static_cast<std::size_t>(flat_size_) * sizeof(float);
   for (Buffer* b : {&master_, &grad_, &m_, &v_}) *b = Buffer(device, bytes);
-  if (compute == DType::BF16) copy_ = Buffer(device, bytes / 2);
+  copy_ = Buffer(device, bytes / 2);
 }
 
 const ParamStore::Entry& ParamStore::at(const std::string& name) const {
@@ -66,7 +65,7 @@ const ParamStore::Entry& ParamStore::at(const std::string& name) const {
   return entries_[it->second];
 }
 
-Param ParamStore::param(const std::string& name) const {
+Param ParamStore::param(const std::string& name, DType compute) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end()) return {};
   const Entry& e = entries_[it->second];
@@ -74,7 +73,7 @@ Param ParamStore::param(const std::string& name) const {
   Param p;
   p.master = {master(e).data(), layout};
   p.grad = {grad(e).data(), layout};
-  if (e.has_copy)
+  if (e.has_copy && compute == DType::BF16)
     p.compute = View<const bf16>(copy(e).data(), layout);
   else
     p.compute = View<const float>(p.master);

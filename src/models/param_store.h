@@ -23,15 +23,15 @@ class ParamStore {
     bool has_copy = false;    ///< read through the BF16 copy (matrices and the embedding)
   };
 
-  /// `compute` BF16 keeps the copies; F32 lets GEMMs read the master weights.
-  ParamStore(Device& device, std::vector<ParamInfo> infos, DType compute);
+  ParamStore(Device& device, std::vector<ParamInfo> infos);
 
   const std::vector<Entry>& entries() const { return entries_; }
   const Entry& at(const std::string& name) const;  ///< throws Error{Runtime} when there is none
   std::int64_t flat_size() const { return flat_size_; }
 
-  /// How a layer sees a parameter: two axes for matrices, one for vectors. Empty when there is none.
-  Param param(const std::string& name) const;
+  /// How a layer sees a parameter: two axes for matrices, one for vectors; its GEMMs read the BF16 copy, or
+  /// for `compute` F32 the master weights. Empty when there is none of this name.
+  Param param(const std::string& name, DType compute) const;
 
   View<float> master(const Entry& e) const { return flat(master_, e); }
   View<float> grad(const Entry& e) const { return flat(grad_, e); }
@@ -58,7 +58,6 @@ class ParamStore {
   }
 
   Device* device_;
-  DType compute_;
   std::vector<Entry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::int64_t flat_size_ = 0;

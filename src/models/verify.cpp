@@ -23,7 +23,7 @@ Tokens read_tokens(const Safetensors& golden, std::int64_t vocab) {
   const SafetensorsEntry& t = golden.at("input_ids");
   check(t.dtype == DType::I64 && t.shape.size() == 2 && t.shape[1] >= 2,
         "{}: input_ids must be I64 [batch, sequence >= 2]", golden.path().string());
-  Tokens out{.sequences = t.shape[0], .length = t.shape[1]};
+  Tokens out{t.shape[0], t.shape[1], {}, {}};
   for (std::int64_t id : t.copy_as<std::int64_t>()) {
     check(id >= 0 && id < vocab, "{}: input_ids holds {}, the model's vocabulary is {}",
           golden.path().string(), id, vocab);
@@ -74,10 +74,10 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
   const DType type = recipe.base == Format::Fp32 ? DType::F32 : DType::BF16;
 
   check_recipe(recipe, linears(spec), count);
-  ParamStore params(stream.device(), parameters(spec), type);
+  ParamStore params(stream.device(), parameters(spec));
   load_hf_weights(Safetensors::open_model(model_directory), spec, params);
   params.refresh_copies(stream);
-  Decoder model(stream.device(), spec, params);
+  Decoder model(stream.device(), spec, params, type);
   Arena arena(stream.device());
   Context ctx{
       .stream = stream, .arena = arena, .recipe = recipe, .activation = type, .seq_len = tokens.length};
