@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/checkpoint.h"
+
+#include "base/error.h"
+#include "io/atomic_dir.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "models/hf_checkpoint.h"
+
+namespace nibble {
+namespace {
+
+std::span<const float> values(View<const float> v) { return {v.data(), static_cast<std::size_t>(v.numel())}; }
+
+void write_states(const std::filesystem::path& path, const ParamStore& params) {
+  std::vector<SafetensorsDeclaration> tensors;
+  for (const ParamStore::Entry& e : params.entries())
+    for (const char* state : {"m.", "v."}) tensors.push_back({state + e.info.name, DType::F32, e.info.shape});
+  SafetensorsWriter file(path, std::move(tensors));
+  for (const ParamStore::Entry& e : params.entries()) {
+    file.write("m." + e.info.name, values(params.adam_m(e)));
+    file.write("v." + e.info.name, values(params.adam_v(e)));
+  }
+  file.finish();
+}
+
+void read_state(const Safetensors& file, const std::string& name, View<float> to) {
+  const SafetensorsEntry& t = file.at(name);
+  check(t.dtype == DType::F32 && t.numel() == to.numel(), "{}: {} does not fit the model",
+        file.path().string(), name);
+  const std::vector<float> from = t.copy_as<float>();
+  std::copy(from.begin(), from.end(), to.data());
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08}", kCheckpointPrefix, step); }
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& root, Learner& learner,
+                                      const CheckpointState& state, const HfTokenIds& ids,
+                                      const std::function<void(const std::filesystem::path&)>& add_tokenizer,
+                                      int keep) {
+  std::filesystem::create_directories(root);
+  const std::filesystem::path target = root / checkpoint_name(state.step);
+  AtomicDir dir(target);
+  std::filesystem::create_directory(dir.path() / "model");
+  save_hf_model(dir.path() / "model", learner.config().model, learner.params(), ids);
+  if (add_tokenizer) add_tokenizer(dir.path() / "model");
+  write_states(dir.path() / "optimizer.safetensors", learner.params());
+  write_json(dir.path() / "state.json",
+             {{"schema", 1}, {"step", state.step}, {"tokens", state.tokens}, {"identity", state.identity}});
+  dir.publish();
+  if (keep > 0) prune(root, kCheckpointPrefix, keep);
+  return target;
+}
+
+CheckpointState read_checkpoint_state(const std::filesystem::path& directory) {
+  const std::string where = (directory / "state.json").string();
+  const Json json = read_json(where);
+  return {.step = json_get<std::int64_t>(json, "step", where),
+          .tokens = json_get<std::int64_t>(json, "tokens", where),
+          .identity = json_get<std::map<std::string, std::string>>(json, "identity", where)};
+}
+
+CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner& learner) {
+  verify_dir(directory);
+  const CheckpointState state = read_checkpoint_state(directory);
+  ParamStore& params = learner.params();
+  load_hf_weights(Safetensors::open_model(directory / "model"), learner.config().model, params);
+  const Safetensors states = Safetensors::open_file(directory / "optimizer.safetensors");
+  for (const ParamStore::Entry& e : params.entries()) {
+    read_state(states, "m." + e.info.name, params.adam_m(e));
+    read_state(states, "v." + e.info.name, params.adam_v(e));
+  }
+  learner.restored(state.step);
+  return state;
+}
+
+void check_identity(const CheckpointState& state, const std::map<std::string, std::string>& identity,
+                    const std::filesystem::path& directory) {
+  std::string differences;
+  for (const auto& [key, value] : identity) {
+    const auto it = state.identity.find(key);
+    const std::string had = it == state.identity.end() ? "nothing" : it->second;
+    if (had != value)
+      differences += fmt::format("\n  {}: the checkpoint has {}, this run {}", key, had, value);
+  }
+  check_usage(differences.empty(),
+              "{} belongs to another run:{}\nuse another run name, or the configuration that wrote it",
+              directory.string(), differences);
+}
+
+}  // namespace nibble
