@@ -26,7 +26,8 @@ class QuantObserver {
   /// Whether this GEMM of this linear is to be measured in this step: measuring costs about one more
   /// quantisation of each operand.
   virtual bool wants(const LinearInfo& linear, Gemm gemm) = 0;
-  virtual void on_operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantStats& stats) = 0;
+  virtual void on_operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantSpec& spec,
+                          const QuantStats& stats) = 0;
   /// Relative Frobenius error of some rows of the quantised GEMM's output against the same rows computed from
   /// the unquantised operands.
   virtual void on_product(const LinearInfo& linear, Gemm gemm, double relative_error) = 0;

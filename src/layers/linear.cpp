@@ -190,7 +190,7 @@ void Linear::observe_operand(Context& ctx, Gemm gemm, Operand operand, const Qua
                              .amax = amax,
                              .scale = scale,
                              .out = &stats});
-  ctx.observer->on_operand(info_, gemm, operand, stats);
+  ctx.observer->on_operand(info_, gemm, operand, spec, stats);
 }
 
 }  // namespace nibble

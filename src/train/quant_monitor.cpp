@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/quant_monitor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "recipe/resolve.h"
+
+namespace nibble {
+namespace {
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+QuantEvent event_of(std::int64_t step, const OperandName& where, const QuantSpec& spec, const QuantStats& s) {
+  QuantEvent e;
+  e.step = step;
+  e.where = where;
+  e.format = format_name(spec);
+  e.amax = s.amax;
+  e.flushed = s.flushed_share();
+  e.saturated = s.saturated_share();
+  e.zero_blocks = share(s.zero_blocks, s.blocks);
+  e.scale_max = share(s.scale_max, s.blocks);
+  e.scale_subnormal = share(s.scale_subnormal, s.blocks);
+  e.scale_zero = share(s.scale_zero, s.blocks);
+  std::copy(std::begin(s.scale_histogram), std::end(s.scale_histogram), e.scale_log2.begin());
+  e.sqnr_db = s.sqnr_db();
+  e.mse = s.count > 0 ? s.sum_e2 / static_cast<double>(s.count) : 0;
+  e.bias = s.bias();
+  return e;
+}
+
+}  // namespace
+
+std::string format_name(const QuantSpec& spec) {
+  std::string text(info(spec.format).name);
+  if (spec.format == Format::Nvfp4) text += spec.profile == Profile::Te ? ".te" : ".te213";
+  return text;
+}
+
+QuantMonitor::QuantMonitor(AlarmRules rules, std::vector<std::string> layers)
+    : rules_(rules), layers_(std::move(layers)), monitor_(rules) {}
+
+bool QuantMonitor::wants(const LinearInfo& linear, Gemm) {
+  return layers_.empty() || std::any_of(layers_.begin(), layers_.end(),
+                                        [&](const std::string& g) { return glob_match(g, linear.name); });
+}
+
+void QuantMonitor::on_operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantSpec& spec,
+                              const QuantStats& stats) {
+  OperandSum& sum = operands_[{linear.position, static_cast<int>(gemm), static_cast<int>(operand)}];
+  sum.name = linear.name;
+  sum.block = linear.block;
+  sum.spec = spec;
+  sum.stats.merge(stats);
+}
+
+void QuantMonitor::on_product(const LinearInfo& linear, Gemm gemm, double relative_error) {
+  ProductSum& sum = products_[{linear.position, static_cast<int>(gemm)}];
+  sum.name = linear.name;
+  sum.block = linear.block;
+  sum.error_squared += relative_error * relative_error;
+  ++sum.count;
+}
+
+double QuantMonitor::sqnr(int position, Gemm gemm, Operand operand) const {
+  const auto it = operands_.find({position, static_cast<int>(gemm), static_cast<int>(operand)});
+  return it == operands_.end() ? std::numeric_limits<double>::infinity() : it->second.stats.sqnr_db();
+}
+
+void QuantMonitor::finish_step(std::int64_t step, Sink& sink) {
+  for (const auto& [key, sum] : operands_) {
+    const Gemm gemm = static_cast<Gemm>(std::get<1>(key));
+    const OperandName where{sum.name, sum.block, std::string(name(gemm)),
+                            std::string(operand_name(gemm, static_cast<Operand>(std::get<2>(key))))};
+    QuantEvent e = event_of(step, where, sum.spec, sum.stats);
+    e.amax_drift = drift_[key].push(e.amax);
+    sink.on(e);
+    for (const AlarmEvent& alarm : monitor_.inspect(e)) sink.on(alarm);
+  }
+  for (const auto& [key, sum] : products_) {
+    const Gemm gemm = static_cast<Gemm>(key.second);
+    const GemmCheck check{.step = step,
+                          .where = {sum.name, sum.block, std::string(name(gemm)), ""},
+                          .relative_error = std::sqrt(sum.error_squared / sum.count),
+                          .sqnr_a_db = sqnr(key.first, gemm, Operand::A),
+                          .sqnr_b_db = sqnr(key.first, gemm, Operand::B)};
+    if (const auto alarm = check_gemm(check, rules_)) sink.on(*alarm);
+  }
+  operands_.clear();
+  products_.clear();
+}
+
+}  // namespace nibble
