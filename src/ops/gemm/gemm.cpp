@@ -24,6 +24,7 @@ void check(const MatMul& g) {
                 "matmul: operands reduce over {} and {} elements, but must agree", g.a_MK.size(1),
                 g.b_NK.size(1));
   expect_rows("matmul", "c", g.c_MN.layout(), {g.a_MK.size(0), g.b_NK.size(0)});
+  nibble::check(g.a_MK.size(1) >= 1, "matmul: there is nothing to sum: K is 0");
   nibble::check(g.beta == 0 || g.beta == 1, "matmul: beta is {}, but must be 0 or 1", g.beta);
   nibble::check(g.beta == 0 || g.c_MN.dtype() == DType::F32,
                 "matmul: accumulating (beta = 1) needs an FP32 result, but c is {}", name_of(g.c_MN.dtype()));
