@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/elementwise_kernels.h"
+#include "ops/rows.h"
+
+namespace nibble::cpu {
+namespace {
+
+/// Calls f(t, buffer) for every row, with room for `rows` rows of n numbers.
+template <class F>
+void for_rows(Stream& stream, std::int64_t T, std::int64_t n, std::int64_t rows, F&& f) {
+  for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(rows * n));
+    for (std::int64_t t = begin; t < end; ++t) f(t, buffer.data());
+  });
+}
+
+}  // namespace
+
+void run(Stream& stream, const Add& a) {
+  const std::int64_t D = a.x_TD.size(1);
+  for_rows(stream, a.x_TD.size(0), D, 2, [&](std::int64_t t, float* buffer) {
+    // The FP32 row of x is its own memory and is added to in place; a BF16 row is widened, added to, rounded.
+    float* x = begin_row(a.x_TD, t, buffer);
+    read_row(a.x_TD, t, x);
+    NIBBLE_SIMD_CALL(add_to, x, read_row(a.y_TD, t, buffer + D), D);
+    finish_row(a.x_TD, t, x);
+  });
+}
+
+void run(Stream& stream, const Cast& c) {
+  for_rows(stream, c.in_TD.size(0), c.in_TD.size(1), 1, [&](std::int64_t t, float* buffer) {
+    if (c.out_TD.dtype() == DType::BF16) {
+      finish_row(c.out_TD, t, read_row(c.in_TD, t, buffer));
+      return;
+    }
+    float* out = begin_row(c.out_TD, t, nullptr);
+    const float* in = read_row(c.in_TD, t, out);
+    if (in != out) std::copy(in, in + c.in_TD.size(1), out);
+  });
+}
+
+void run(Stream& stream, const SwiGlu& s) {
+  const std::int64_t F = s.y_TF.size(1);
+  for_rows(stream, s.y_TF.size(0), F, 3, [&](std::int64_t t, float* buffer) {
+    const float* gate_up = read_row(s.gate_up_T2F, t, buffer);
+    float* y = begin_row(s.y_TF, t, buffer + 2 * F);
+    NIBBLE_SIMD_CALL(swiglu_row, gate_up, gate_up + F, y, F);
+    finish_row(s.y_TF, t, y);
+  });
+}
+
+void run(Stream& stream, const SwiGluBackward& s) {
+  const std::int64_t F = s.dy_TF.size(1);
+  for_rows(stream, s.dy_TF.size(0), F, 5, [&](std::int64_t t, float* buffer) {
+    const float* gate_up = read_row(s.gate_up_T2F, t, buffer);
+    const float* dy = read_row(s.dy_TF, t, buffer + 2 * F);
+    float* d = begin_row(s.dgate_up_T2F, t, buffer + 3 * F);
+    NIBBLE_SIMD_CALL(swiglu_row_backward, gate_up, gate_up + F, dy, d, d + F, F);
+    finish_row(s.dgate_up_T2F, t, d);
+  });
+}
+
+void run(Stream& stream, const SquaredRelu& s) {
+  const std::int64_t F = s.x_TF.size(1);
+  for_rows(stream, s.x_TF.size(0), F, 2, [&](std::int64_t t, float* buffer) {
+    const float* x = read_row(s.x_TF, t, buffer);
+    float* y = begin_row(s.y_TF, t, buffer + F);
+    NIBBLE_SIMD_CALL(squared_relu_row, x, y, F);
+    finish_row(s.y_TF, t, y);
+  });
+}
+
+void run(Stream& stream, const SquaredReluBackward& s) {
+  const std::int64_t F = s.x_TF.size(1);
+  for_rows(stream, s.x_TF.size(0), F, 3, [&](std::int64_t t, float* buffer) {
+    const float* x = read_row(s.x_TF, t, buffer);
+    const float* dy = read_row(s.dy_TF, t, buffer + F);
+    float* dx = begin_row(s.dx_TF, t, buffer + 2 * F);
+    NIBBLE_SIMD_CALL(squared_relu_row_backward, x, dy, dx, F);
+    finish_row(s.dx_TF, t, dx);
+  });
+}
+
+void run(Stream& stream, const ColumnSum& c) {
+  const std::int64_t T = c.x_TN.size(0), N = c.x_TN.size(1);
+  ColumnPartials sum(stream, T, N);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(N));
+    float* partial = sum.begin(tile);
+    for (std::int64_t t = begin; t < end; ++t)
+      NIBBLE_SIMD_CALL(add_to, partial, read_row(c.x_TN, t, buffer.data()), N);
+  });
+  sum.add_to(c.sum_N);
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/norm/rms_norm.h"
+#include "ops/norm/rms_norm_kernels.h"
+#include "ops/rows.h"
+
+namespace nibble::cpu {
+
+void run(Stream& stream, const RmsNorm& n) {
+  const std::int64_t T = n.x_TD.size(0), D = n.x_TD.size(1);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(2 * D));
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* x = read_row(n.x_TD, t, buffer.data());
+      float* y = begin_row(n.y_TD, t, buffer.data() + D);
+      n.rstd_T(t) = NIBBLE_SIMD_CALL(norm_row, x, n.w_D.data(), y, D, n.eps);
+      finish_row(n.y_TD, t, y);
+    }
+  });
+}
+
+void run(Stream& stream, const RmsNormBackward& n) {
+  const std::int64_t T = n.x_TD.size(0), D = n.x_TD.size(1);
+  ColumnPartials dw(stream, T, D);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(2 * D));
+    float* dw_tile = dw.begin(tile);
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* x = read_row(n.x_TD, t, buffer.data());
+      const float* dy = read_row(n.dy_TD, t, buffer.data() + D);
+      NIBBLE_SIMD_CALL(norm_row_backward, x, n.w_D.data(), dy, n.rstd_T(t), &n.dx_TD(t, 0), dw_tile, D);
+    }
+  });
+  dw.add_to(n.dw_D);
+}
+
+void run(Stream& stream, const GatedRmsNorm& n) {
+  const std::int64_t T = n.y_TD.size(0), D = n.y_TD.size(1), size = D / n.groups;
+  for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(4 * D));
+    float* r = buffer.data() + 2 * D;
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* y = read_row(n.y_TD, t, buffer.data());
+      const float* z = read_row(n.z_TD, t, buffer.data() + D);
+      float* out = begin_row(n.out_TD, t, buffer.data() + 3 * D);
+      NIBBLE_SIMD_CALL(gate_row, y, z, r, D);
+      for (int group = 0; group < n.groups; ++group) {
+        const std::int64_t d = group * size;
+        n.rstd_TG(t, group) = NIBBLE_SIMD_CALL(norm_row, r + d, n.w_D.data() + d, out + d, size, n.eps);
+      }
+      finish_row(n.out_TD, t, out);
+    }
+  });
+}
+
+void run(Stream& stream, const GatedRmsNormBackward& n) {
+  const std::int64_t T = n.y_TD.size(0), D = n.y_TD.size(1), size = D / n.groups;
+  ColumnPartials dw(stream, T, D);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(7 * D));
+    float *r = buffer.data() + 3 * D, *dr = r + D;
+    float* dw_tile = dw.begin(tile);
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* y = read_row(n.y_TD, t, buffer.data());
+      const float* z = read_row(n.z_TD, t, buffer.data() + D);
+      const float* dout = read_row(n.dout_TD, t, buffer.data() + 2 * D);
+      NIBBLE_SIMD_CALL(gate_row, y, z, r, D);
+      std::fill(dr, dr + D, 0.0f);
+      for (int group = 0; group < n.groups; ++group) {
+        const std::int64_t d = group * size;
+        NIBBLE_SIMD_CALL(norm_row_backward, r + d, n.w_D.data() + d, dout + d, n.rstd_TG(t, group), dr + d,
+                         dw_tile + d, size);
+      }
+      float* dy = begin_row(n.dy_TD, t, buffer.data() + 5 * D);
+      float* dz = begin_row(n.dz_TD, t, buffer.data() + 6 * D);
+      NIBBLE_SIMD_CALL(gate_row_backward, y, z, dr, dy, dz, D);
+      finish_row(n.dy_TD, t, dy);
+      finish_row(n.dz_TD, t, dz);
+    }
+  });
+  dw.add_to(n.dw_D);
+}
+
+}  // namespace nibble::cpu
