@@ -21,6 +21,7 @@ std::string describe_block(const QuantSpec& spec) {
 }
 
 const char* describe_rounding(const QuantSpec& spec) {
+  if (!is_quantized(spec.format)) return "-";
   switch (spec.rounding) {
     case Rounding::NearestEven:
       return "nearest even";

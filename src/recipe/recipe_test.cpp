@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recipe/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "base/error.h"
+#include "recipe/resolve.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A model of `blocks` blocks, each with mamba.in [96, 64] and mamba.out [64, 32].
+std::vector<LinearInfo> model(int blocks) {
+  std::vector<LinearInfo> out;
+  for (int b = 0; b < blocks; ++b) {
+    for (const char* name : {"in", "out"}) {
+      const bool in = std::string(name) == "in";
+      out.push_back({.name = fmt::format("blocks.{}.mamba.{}", b, name),
+                     .kind = std::string("mamba.") + name,
+                     .block = b,
+                     .blocks = blocks,
+                     .n = in ? 96 : 64,
+                     .k = in ? 64 : 32,
+                     .position = static_cast<int>(out.size())});
+    }
+  }
+  return out;
+}
+
+std::string usage_error(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::Usage);
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+const LinearInfo kMiddle{
+    .name = "blocks.30.mamba.in", .kind = "mamba.in", .block = 30, .blocks = 62, .n = 64, .k = 64};
+
+TEST(Nvfp4Recipe, GivesEachOperandItsPublishedTreatment) {
+  const ResolvedLinear r = resolve(find_recipe("nvfp4"), kMiddle, 0);
+  EXPECT_TRUE(r.reason.empty());
+  const QuantSpec row{.format = Format::Nvfp4}, square{.format = Format::Nvfp4, .tile = Tile::Square};
+  QuantSpec noisy = row, rotated = row, rotated_noisy = row;
+  noisy.rounding = Rounding::Stochastic;
+  rotated.rotation = 16;
+  rotated_noisy.rounding = Rounding::Stochastic;
+  rotated_noisy.rotation = 16;
+  EXPECT_EQ(r.fprop, (GemmRecipe{row, square}));
+  EXPECT_EQ(r.dgrad, (GemmRecipe{noisy, square}));
+  EXPECT_EQ(r.wgrad, (GemmRecipe{rotated_noisy, rotated}));
+}
+
+TEST(NamedRecipes, AnUnknownNameListsTheNamesAndTheNearest) {
+  const std::string text = usage_error([] { find_recipe("nvpf4"); });
+  EXPECT_THAT(text, HasSubstr("did you mean \"nvfp4\""));
+  EXPECT_THAT(text, HasSubstr("fp32, bf16, nvfp4"));
+}
+
+TEST(NamedRecipes, Fp32HasNoBf16Anywhere) {
+  const Recipe& fp32 = find_recipe("fp32");
+  EXPECT_EQ(fp32.residual, Format::Fp32);
+  const ResolvedLinear r = resolve(fp32, kMiddle, 0);
+  for (const Gemm g : kGemms) {
+    for (const Operand o : kOperands) EXPECT_EQ(r.spec(g, o).format, Format::Fp32);
+  }
+}
+
+TEST(KeptBlocks, ScaleWithDepthAndKeepAtLeastOneAtTheEnd) {
+  const Recipe& nvfp4 = find_recipe("nvfp4");
+  const auto kept = [&](int blocks) {
+    const KeptBlocks k = kept_blocks(nvfp4, blocks);
+    return std::pair(k.first, k.last);
+  };
+  EXPECT_EQ(kept(62), std::pair(2, 8));
+  EXPECT_EQ(kept(52), std::pair(2, 7));
+  EXPECT_EQ(kept(31), std::pair(1, 4));
+  EXPECT_EQ(kept(12), std::pair(0, 2));
+  EXPECT_EQ(kept(7), std::pair(0, 1));
+  EXPECT_EQ(kept(1), std::pair(0, 1));
+}
+
+TEST(KeptBlocks, ExplicitCountsWin) {
+  const Recipe r = edited(find_recipe("nvfp4"), {.bf16_first = 0, .bf16_last = 0});
+  EXPECT_TRUE(resolve(r, model(62)[0], 0).quantized());
+  EXPECT_TRUE(resolve(r, model(62)[123], 0).quantized());
+}
+
+TEST(Resolve, SaysWhyALinearIsKept) {
+  const std::vector<LinearInfo> linears = model(62);
+  const Recipe r = edited(find_recipe("nvfp4"), {.keep_bf16 = {"*.mamba.out"}});
+  EXPECT_EQ(resolve(r, linears[0], 0).reason, "first 2 of 62 blocks");
+  EXPECT_EQ(resolve(r, linears[123], 0).reason, "last 8 of 62 blocks");
+  EXPECT_EQ(resolve(r, linears[61], 0).reason, "pattern \"*.mamba.out\"");
+  EXPECT_FALSE(resolve(r, linears[61], 0).quantized());
+  EXPECT_EQ(resolve(find_recipe("bf16"), linears[61], 0).reason, "recipe bf16");
+}
+
+TEST(Edits, EachIngredientIsASwitch) {
+  const auto with = [](const RecipeEdits& e) { return resolve(edited(find_recipe("nvfp4"), e), kMiddle, 0); };
+  EXPECT_EQ(with({.weights_2d = false}).fprop.b.tile, Tile::Row);
+  EXPECT_EQ(with({.weights_2d = false}).dgrad.b.tile, Tile::Row);
+  EXPECT_EQ(with({.rht = false}).wgrad.a.rotation, 0);
+  EXPECT_EQ(with({.rht = false}).wgrad.b.rotation, 0);
+  EXPECT_EQ(with({.sr = false}).dgrad.a.rounding, Rounding::NearestEven);
+  EXPECT_EQ(with({.sr = false}).wgrad.a.rounding, Rounding::NearestEven);
+  EXPECT_EQ(with({.sr_exact = true}).dgrad.a.rounding, Rounding::StochasticExact);
+  EXPECT_EQ(with({.sr_exact = true}).fprop.a.rounding, Rounding::NearestEven);
+  EXPECT_EQ(with({.profile = Profile::Te213}).fprop.a.profile, Profile::Te213);
+  EXPECT_EQ(with({.non_finite = NonFinite::AsTe}).wgrad.b.non_finite, NonFinite::AsTe);
+}
+
+TEST(Edits, ASwitchThatMeansNothingIsRefused) {
+  EXPECT_THAT(usage_error([] { edited(find_recipe("bf16"), {.rht = true}); }), HasSubstr("precision.rht"));
+}
+
+TEST(PlantedFault, MakesTheSignsOfTheWgradOperandsDiffer) {
+  const ResolvedLinear r = resolve(edited(find_recipe("nvfp4"), {.wgrad_sign_mismatch = true}), kMiddle, 0);
+  EXPECT_NE(r.wgrad.a.sign_mask, r.wgrad.b.sign_mask);
+  usage_error([] { edited(find_recipe("nvfp4"), {.rht = false, .wgrad_sign_mismatch = true}); });
+}
+
+TEST(Overrides, HoldForTheirStepsLayersAndGemmsAlone) {
+  RecipeOverride forward{.layers = "*.mamba.in",
+                         .gemm = Gemm::Fprop,
+                         .from_step = 100,
+                         .until_step = 200,
+                         .format = Format::Bf16};
+  const Recipe r = edited(find_recipe("nvfp4"), {.overrides = {forward}});
+  EXPECT_TRUE(is_quantized(resolve(r, kMiddle, 99).fprop.a.format));
+  EXPECT_FALSE(is_quantized(resolve(r, kMiddle, 100).fprop.a.format));
+  EXPECT_FALSE(is_quantized(resolve(r, kMiddle, 199).fprop.b.format));
+  EXPECT_TRUE(is_quantized(resolve(r, kMiddle, 200).fprop.a.format));
+  EXPECT_TRUE(is_quantized(resolve(r, kMiddle, 100).dgrad.a.format));
+  LinearInfo out = kMiddle;
+  out.name = "blocks.30.mamba.out";
+  EXPECT_TRUE(is_quantized(resolve(r, out, 100).fprop.a.format));
+}
+
+TEST(Overrides, AnUnquantisedWgradOperandTakesTheRotationAway) {
+  RecipeOverride dy{.gemm = Gemm::Wgrad, .operand = Operand::A, .format = Format::Bf16};
+  const ResolvedLinear r = resolve(edited(find_recipe("nvfp4"), {.overrides = {dy}}), kMiddle, 0);
+  EXPECT_EQ(r.wgrad.a, QuantSpec{.format = Format::Bf16});
+  EXPECT_EQ(r.wgrad.b.rotation, 0);
+}
+
+TEST(Glob, StarsCrossDotsAndQuestionMarksAreOneCharacter) {
+  EXPECT_TRUE(glob_match("*", "blocks.3.mlp.up"));
+  EXPECT_TRUE(glob_match("blocks.3.*", "blocks.3.mlp.up"));
+  EXPECT_FALSE(glob_match("blocks.3.*", "blocks.31.mlp.up"));
+  EXPECT_TRUE(glob_match("*.mlp.*", "blocks.31.mlp.up"));
+  EXPECT_TRUE(glob_match("blocks.?.mlp.up", "blocks.3.mlp.up"));
+  EXPECT_FALSE(glob_match("blocks.?.mlp.up", "blocks.31.mlp.up"));
+  EXPECT_TRUE(glob_match("*a*b", "xaxbxb"));
+  EXPECT_FALSE(glob_match("", "x"));
+}
+
+TEST(CheckRecipe, APatternThatMatchesNothingListsNearNames) {
+  const std::vector<LinearInfo> linears = model(4);
+  const Recipe r = edited(find_recipe("nvfp4"), {.keep_bf16 = {"*.mamba.uot"}});
+  const std::string text = usage_error([&] { check_recipe(r, linears, 32); });
+  EXPECT_THAT(text, HasSubstr("precision.keep_bf16"));
+  EXPECT_THAT(text, HasSubstr("\"*.mamba.out\""));
+}
+
+TEST(CheckRecipe, RefusesSizesThatBlocksDoNotDivide) {
+  std::vector<LinearInfo> linears = model(4);
+  const Recipe& nvfp4 = find_recipe("nvfp4");
+  check_recipe(nvfp4, linears, 32);
+  EXPECT_THAT(usage_error([&] { check_recipe(nvfp4, linears, 40); }), HasSubstr("T = 40"));
+  linears[2].n = 100;
+  const std::string text = usage_error([&] { check_recipe(nvfp4, linears, 32); });
+  EXPECT_THAT(text, HasSubstr("blocks.1.mamba.in"));
+  EXPECT_THAT(text, HasSubstr("N = 100"));
+  EXPECT_THAT(text, HasSubstr("keep_bf16 = [\"*.mamba.in\"]"));
+  check_recipe(edited(nvfp4, {.keep_bf16 = {"*.mamba.in"}}), linears, 32);
+  check_recipe(find_recipe("bf16"), linears, 40);
+}
+
+TEST(CheckRecipe, MxFormatsNeedMultiplesOf32) {
+  std::vector<LinearInfo> linears = model(4);
+  linears[0].k = 48;
+  const Recipe mx = edited(find_recipe("nvfp4"), {.overrides = {{.format = Format::Mxfp4}}});
+  check_recipe(find_recipe("nvfp4"), linears, 32);
+  EXPECT_THAT(usage_error([&] { check_recipe(mx, linears, 32); }), HasSubstr("multiple of 32"));
+}
+
+TEST(RandomRoles, DifferForEveryOperandOfEveryGemm) {
+  std::set<std::uint32_t> roles;
+  for (const Gemm g : kGemms) {
+    for (const Operand o : kOperands) roles.insert(random_role(g, o));
+  }
+  EXPECT_EQ(roles.size(), 6u);
+}
+
+TEST(Explain, CountsTheLinearsKeptInBf16) {
+  const std::vector<LinearInfo> linears = model(62);
+  const BaseShare share = base_share(find_recipe("nvfp4"), linears, 0);
+  EXPECT_EQ(share.kept, 20);
+  EXPECT_EQ(share.linears, 124);
+  EXPECT_NEAR(share.by_count, 0.161, 5e-4);
+}
+
+}  // namespace
+}  // namespace nibble
