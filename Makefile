@@ -8,7 +8,7 @@ export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 .PHONY: help quickstart test build bench lint format ci-full interop clean
 
 help:        ## this list
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: [^#]*##/:/' | column -t -s ':' | sed 's/^/make /'
+	@sed -nE 's/^([a-z-]+):[^#]*## *(.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 quickstart:  ## from a bare machine to a verdict: packages, build, paired NVFP4/BF16 run, report
 	tools/quickstart.sh
