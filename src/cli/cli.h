@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+/// What a verb gives back to the shell: 0 done or verdict pass, 1 error, 2 bad usage or configuration, 3
+/// verdict fail or aborted by the rule, 4 inconclusive, 5 non-finite loss or gradient, 128 + n after a
+/// signal.
+using ExitCode = int;
+
+/// A verb puts its options on `app` and returns what to run when it is chosen.
+using Verb = std::function<ExitCode()>;
+
+Verb add_train(CLI::App& app);
+Verb add_validate(CLI::App& app);
+Verb add_explain(CLI::App& app);
+Verb add_report(CLI::App& app);
+Verb add_quantize(CLI::App& app);
+Verb add_verify_model(CLI::App& app);
+Verb add_doctor(CLI::App& app);
+Verb add_bench(CLI::App& app);
+
+/// --backend and --threads, which every verb that computes has.
+struct MachineOptions {
+  std::string backend = "cpu";
+  int threads = 0;
+};
+void add_machine_options(CLI::App& app, MachineOptions& options);
+
+/// FILE.toml and --set section.key=value, which every verb that reads a configuration has.
+struct ConfigOptions {
+  std::string path;
+  std::vector<std::string> overrides;
+};
+void add_config_options(CLI::App& app, ConfigOptions& options);
+
+/// The version of this binary, as --version and the logs say it.
+const char* version();
+
+}  // namespace nibble

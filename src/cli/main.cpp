@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "base/error.h"
+#include "cli/cli.h"
+
+namespace nibble {
+namespace {
+
+constexpr const char* kAbout =
+    "nibble pretrains language models in NVFP4 and tells, on the hardware you have, whether NVFP4 will "
+    "converge "
+    "for your model.";
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done or verdict PASS; 1 error; 2 bad usage or configuration; 3 verdict FAIL or aborted by "
+    "the "
+    "rule; 4 inconclusive; 5 non-finite loss or gradient; 128 + n after signal n, state saved.";
+
+struct Row {
+  const char* name;
+  const char* summary;
+  Verb (*add)(CLI::App&);
+};
+
+constexpr Row kVerbs[] = {
+    {"validate", "Train a baseline and a candidate on the same batches and judge the gap", add_validate},
+    {"train", "Train one model", add_train},
+    {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
+    {"report", "Write a run's report.html again from its logs", add_report},
+    {"quantize", "Quantise the tensors of a safetensors file: statistics, and the bytes", add_quantize},
+    {"verify-model", "Check a Hugging Face checkpoint against golden logits and gradients", add_verify_model},
+    {"doctor", "Say what this machine does natively and what is emulated; self-tests", add_doctor},
+    {"bench", "Measure quantisers, GEMMs and training steps beside their baselines", add_bench},
+};
+
+/// One word a line: enough for `complete -W "$(nibble completion)" nibble`.
+void print_completion() {
+  for (const Row& r : kVerbs) fmt::print("{}\n", r.name);
+  fmt::print("help\ncompletion\n");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kAbout, "nibble");
+  app.set_version_flag("--version", fmt::format("nibble {}", version()));
+  app.footer(kExitCodes);
+  app.require_subcommand(0, 1);
+  std::map<CLI::App*, Verb> verbs;
+  for (const Row& r : kVerbs) {
+    CLI::App* sub = app.add_subcommand(r.name, r.summary);
+    verbs[sub] = r.add(*sub);
+  }
+  std::string topic;
+  CLI::App* help = app.add_subcommand("help", "Help on a verb");
+  help->add_option("VERB", topic, "The verb")->required(false);
+  CLI::App* completion =
+      app.add_subcommand("completion", "Words for a shell: complete -W \"$(nibble completion)\" nibble");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    app.exit(e);
+    return 2;
+  }
+  if (completion->parsed()) return print_completion(), 0;
+  if (help->parsed() && !topic.empty()) {
+    const CLI::App* sub = app.get_subcommand_no_throw(topic);
+    check_usage(sub != nullptr, "there is no verb \"{}\"; `nibble help` lists them", topic);
+    fmt::print("{}", sub->help());
+    return 0;
+  }
+  for (auto& [sub, verb] : verbs)
+    if (sub->parsed()) return verb();
+  fmt::print("{}", app.help());
+  return help->parsed() ? 0 : 2;
+}
+
+}  // namespace
+}  // namespace nibble
+
+int main(int argc, char** argv) {
+  try {
+    return nibble::run(argc, argv);
+  } catch (const nibble::Error& e) {
+    fmt::print(stderr, "nibble: {}\n", e.what());
+    return e.exit_code();
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "nibble: {}\n", e.what());
+    return 1;
+  }
+}
