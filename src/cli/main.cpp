@@ -68,8 +68,9 @@ int run(int argc, char** argv) {
   }
   if (completion->parsed()) return print_completion(), 0;
   if (help->parsed() && !topic.empty()) {
-    const CLI::App* sub = app.get_subcommand_no_throw(topic);
-    check_usage(sub != nullptr, "there is no verb \"{}\"; `nibble help` lists them", topic);
+    const auto known = app.get_subcommands([&](const CLI::App* a) { return a->get_name() == topic; });
+    check_usage(!known.empty(), "there is no verb \"{}\"; `nibble help` lists them", topic);
+    CLI::App* sub = known.front();
     fmt::print("{}", sub->help());
     return 0;
   }

@@ -27,8 +27,9 @@ void print_row(const char* what, double error, double bound, bool bounds_apply) 
 }
 
 ExitCode run(const Options& o) {
-  const std::filesystem::path golden =
-      o.golden.empty() ? std::filesystem::path(o.directory) / "golden.safetensors" : o.golden;
+  const std::filesystem::path golden = o.golden.empty()
+                                           ? std::filesystem::path(o.directory) / "golden.safetensors"
+                                           : std::filesystem::path(o.golden);
   HostDevice host;
   Stream stream(backend_from_name(o.machine.backend), host, o.machine.threads);
   const VerifyReport r = verify_model(o.directory, golden, stream, find_recipe(o.recipe));
