@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "io/atomic_dir.h"
+#include "io/jsonl.h"
+#include "telemetry/jsonl_sink.h"
+#include "train/checkpoint.h"
+#include "train/quant_monitor.h"
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Remembers evaluations and alarms for the verdict.
+class Recorder final : public Sink {
+ public:
+  explicit Recorder(RunResult& result) : result_(result) {}
+  void on(const EvalEvent& e) override { result_.evaluations.push_back(e); }
+  void on(const AlarmEvent& e) override { result_.alarms.push_back(e); }
+
+ private:
+  RunResult& result_;
+};
+
+View<const std::int32_t> view_of(const std::vector<TokenId>& ids) {
+  static_assert(std::is_same_v<TokenId, std::int32_t>);
+  return View<const std::int32_t>(ids.data(), static_cast<std::int64_t>(ids.size()));
+}
+
+/// One run while it runs.
+class Run {
+ public:
+  Run(Learner& learner, const RunData& data, const RunPlan& plan, const std::shared_ptr<Sink>& console,
+      const SignalGuard& signals)
+      : learner_(learner),
+        data_(data),
+        plan_(plan),
+        signals_(signals),
+        checkpoints_(plan.directory / "checkpoints"),
+        validation_(data.validation.batch(0, data.validation.count())),
+        monitor_(plan.alarms, plan.telemetry_layers) {
+    std::filesystem::create_directories(checkpoints_);
+    clean_temporary(checkpoints_, kCheckpointPrefix);
+    if (plan.resume) restore();
+    open_logs(console);
+  }
+
+  RunResult train(const std::function<bool(const EvalEvent&)>& stop) {
+    const std::int64_t steps = learner_.config().schedule.steps;
+    try {
+      if (learner_.steps_done() == 0 && evaluates_at(0)) evaluate();
+      while (learner_.steps_done() < steps) {
+        if (signals_.received() != 0) return finish(RunEnd::Signal);
+        one_step();
+        const std::int64_t done = learner_.steps_done();
+        if (evaluates_at(done)) {
+          evaluate();
+          if (stop && stop(result_.evaluations.back())) return finish(RunEnd::Stopped);
+        }
+        if (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0 && done < steps) save();
+      }
+      return finish(RunEnd::Finished);
+    } catch (const Error& e) {
+      sinks_.sync();
+      if (e.kind() != ErrorKind::NonFinite) throw;
+      throw Error(ErrorKind::NonFinite,
+                  fmt::format("{}\nThe last good checkpoint is {}.", e.what(),
+                              result_.checkpoint.empty() ? "none: the run had not saved yet"
+                                                         : result_.checkpoint.string()));
+    }
+  }
+
+ private:
+  void restore() {
+    const LatestComplete latest = find_latest_complete(checkpoints_, kCheckpointPrefix);
+    for (const std::string& why : latest.rejected) fmt::print(stderr, "nibble: skipping {}\n", why);
+    if (!latest.directory) return;
+    check_identity(read_checkpoint_state(*latest.directory), plan_.identity, *latest.directory);
+    load_checkpoint(*latest.directory, learner_);
+    result_.checkpoint = *latest.directory;
+  }
+
+  void open_logs(const std::shared_ptr<Sink>& console) {
+    std::optional<std::int64_t> from;
+    if (learner_.steps_done() > 0) {
+      from = learner_.steps_done();
+      recall(*from);
+    }
+    sinks_.add(std::make_shared<MetricsJsonl>(plan_.directory / "metrics.jsonl", from));
+    sinks_.add(std::make_shared<TelemetryJsonl>(plan_.directory / "telemetry.jsonl", from));
+    sinks_.add(std::make_shared<Recorder>(result_));
+    if (console) sinks_.add(console);
+    sinks_.on(plan_.header);
+  }
+
+  /// Evaluations and alarms of the steps before a resume, from the log.
+  void recall(std::int64_t last_step) {
+    const std::filesystem::path path = plan_.directory / "metrics.jsonl";
+    const std::string where = path.string();
+    for (const Json& line : read_jsonl(path)) {
+      const std::string type = json_get<std::string>(line, "type", where);
+      if (type != "val" && type != "alarm") continue;
+      const std::int64_t step = json_get<std::int64_t>(line, "step", where);
+      if (step > last_step) continue;
+      if (type == "val") {
+        EvalEvent e;
+        e.step = step;
+        e.tokens = json_get<std::int64_t>(line, "tokens", where);
+        e.loss = json_get<double>(line, "loss", where);
+        e.eval_tokens = json_get_or<std::int64_t>(line, "eval_tokens", 0, where);
+        result_.evaluations.push_back(e);
+      } else {
+        AlarmEvent a;
+        a.step = step;
+        a.severity = severity_from(json_get<std::string>(line, "severity", where));
+        a.rule = json_get<std::string>(line, "rule", where);
+        a.text = json_get<std::string>(line, "text", where);
+        a.where.layer = json_get_or<std::string>(line, "layer", "", where);
+        a.where.gemm = json_get_or<std::string>(line, "gemm", "", where);
+        a.where.operand = json_get_or<std::string>(line, "operand", "", where);
+        result_.alarms.push_back(a);
+      }
+    }
+  }
+
+  bool evaluates_at(std::int64_t step) const {
+    return std::binary_search(plan_.eval_steps.begin(), plan_.eval_steps.end(), step);
+  }
+
+  bool measures(std::int64_t step) const {
+    return plan_.telemetry_every > 0 && (step == 0 || (step + 1) % plan_.telemetry_every == 0);
+  }
+
+  std::int64_t tokens_done() const {
+    return learner_.steps_done() * learner_.config().batch * learner_.config().sequence;
+  }
+
+  void one_step() {
+    const std::int64_t step = learner_.steps_done();
+    const Clock::time_point start = Clock::now();
+    const Batch batch = data_.order.batch(step, learner_.config().batch);
+    const bool measured = measures(step);
+    const StepResult r =
+        learner_.step(view_of(batch.ids), view_of(batch.targets), measured ? &monitor_ : nullptr);
+    const double seconds = seconds_since(start);
+    TrainEvent e;
+    e.step = learner_.steps_done();
+    e.tokens = tokens_done();
+    e.loss = r.loss;
+    e.lr = r.lr;
+    e.grad_norm = r.grad_norm;
+    e.tokens_per_s = static_cast<double>(batch.ids.size()) / seconds;
+    e.step_ms = seconds * 1e3;
+    e.batch_hash = batch.hash;
+    sinks_.on(e);
+    if (measured) monitor_.finish_step(e.step, sinks_);
+  }
+
+  void evaluate() {
+    EvalEvent e;
+    e.step = learner_.steps_done();
+    e.tokens = tokens_done();
+    e.loss = learner_.evaluate(view_of(validation_.ids), view_of(validation_.targets));
+    e.eval_tokens = static_cast<std::int64_t>(validation_.ids.size());
+    sinks_.on(e);
+  }
+
+  void save() {
+    const Clock::time_point start = Clock::now();
+    sinks_.sync();
+    const CheckpointState state{learner_.steps_done(), tokens_done(), plan_.identity};
+    const auto eos = data_.tokenizer.eos_id();
+    HfTokenIds ids;
+    if (eos) ids.bos = ids.eos = *eos;
+    result_.checkpoint = save_checkpoint(
+        checkpoints_, learner_, state, ids,
+        [&](const std::filesystem::path& model) { data_.tokenizer.save(model); }, plan_.checkpoint_keep);
+    CheckpointEvent e;
+    e.step = learner_.steps_done();
+    e.path = result_.checkpoint.string();
+    e.seconds = seconds_since(start);
+    sinks_.on(e);
+  }
+
+  RunResult finish(RunEnd end) {
+    save();
+    sinks_.sync();
+    result_.end = end;
+    result_.signal = end == RunEnd::Signal ? signals_.received() : 0;
+    result_.steps = learner_.steps_done();
+    return result_;
+  }
+
+  Learner& learner_;
+  const RunData& data_;
+  const RunPlan& plan_;
+  const SignalGuard& signals_;
+  std::filesystem::path checkpoints_;
+  Batch validation_;
+  QuantMonitor monitor_;
+  RunResult result_;
+  Sinks sinks_;
+};
+
+}  // namespace
+
+RunResult run_training(Learner& learner, const RunData& data, const RunPlan& plan,
+                       const std::shared_ptr<Sink>& console, const SignalGuard& signals,
+                       const std::function<bool(const EvalEvent&)>& stop) {
+  return Run(learner, data, plan, console, signals).train(stop);
+}
+
+}  // namespace nibble
