@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "validate/decide.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace nibble {
+namespace {
+
+std::string percent(double share) { return fmt::format("{:+.2f} %", 100 * share); }
+std::string plain_percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
+
+ArmResult arm_result(const Protocol& p, const char* name, const std::vector<EvalPoint>& evals) {
+  ArmResult out{.name = name};
+  for (const auto& arm : p.arms) {
+    if (arm.pair != 1 || arm.name != name) continue;
+    out.directory = arm.directory, out.recipe = arm.recipe, out.seed = arm.seed, out.sr_seed = arm.sr_seed;
+  }
+  if (evals.empty()) return out;
+  out.step = evals.back().step, out.tokens = evals.back().tokens, out.loss = evals.back().loss;
+  const auto& window = p.final_window();
+  std::vector<double> losses;
+  for (const auto& e : evals) {
+    if (e.step > window.after_step && e.step <= window.last_step) losses.push_back(e.loss);
+  }
+  out.window_loss = losses.empty() ? out.loss : mean(losses);
+  return out;
+}
+
+bool identical(const PairData& p) {
+  // Compared as written, so that a single different bit is a difference.
+  return !p.candidate.empty() && p.candidate == p.baseline;
+}
+
+Outcome judge(const WindowResult& w, bool assumed) {
+  if (w.bounds[0] > w.limit) return Outcome::Fail;
+  if (w.bounds[1] < w.limit && !assumed) return Outcome::Pass;
+  return Outcome::Inconclusive;
+}
+
+WindowResult window_result(const Protocol& p, const Evidence& e, const DecisionWindow& window, double& sigma,
+                           std::string& source) {
+  WindowResult w{.name = window.name, .after_step = window.after_step, .last_step = window.last_step};
+  w.limit = window.limit;
+  for (const auto& pair : e.pairs) {
+    const auto gaps = gaps_in(paired_gaps(pair.baseline, pair.candidate), window);
+    w.evaluations = static_cast<int>(gaps.size());
+    w.pair_gaps.push_back(mean(gaps));
+  }
+  w.gap = mean(w.pair_gaps);
+  const PairData& first = e.pairs.front();
+  if (!first.candidate_aa.empty()) {
+    const double aa = mean(gaps_in(paired_gaps(first.baseline, first.candidate_aa), window));
+    w.two_arm_gap = (w.pair_gaps.front() + aa) / 2;
+  }
+  const Noise noise = noise_of(e.pairs, window, p.noise, sigma);
+  w.sigma = noise.sigma, w.aa_rms = noise.aa_rms;
+  sigma = noise.sigma, source = noise.source;
+  const double error = noise.sigma / std::sqrt(static_cast<double>(e.pairs.size()));
+  const double two_sided = quantile(0.975, noise.degrees) * error;
+  const double one_sided = quantile(p.confidence, noise.degrees) * error;
+  w.ci95 = {w.gap - two_sided, w.gap + two_sided};
+  w.bounds = {w.gap - one_sided, w.gap + one_sided};
+  w.outcome = judge(w, noise.assumed);
+  return w;
+}
+
+/// Without a difference there is nothing to be uncertain about.
+void set_identical(Verdict& v) {
+  v.identical = true, v.label = "identical";
+  for (auto& w : v.windows) {
+    w.sigma = 0, w.ci95 = w.bounds = {0, 0};
+    w.outcome = Outcome::Pass;
+  }
+  v.noise_source = "none: the arms agree in every bit of every evaluation";
+}
+
+void copy_headline(Verdict& v) {
+  const WindowResult& w = v.windows.back();
+  v.relative_gap = w.gap, v.gap_ci95 = w.ci95, v.noise_floor = w.sigma, v.limit = w.limit;
+  v.two_arm_gap = w.two_arm_gap;
+  v.inside_noise = w.ci95[0] <= 0 && w.ci95[1] >= 0;
+  if (v.label.empty()) {
+    v.label = v.inside_noise ? "indistinguishable" : w.gap > 0 ? "measurably worse" : "measurably better";
+  }
+}
+
+const WindowResult& deciding(const Verdict& v) {
+  for (const auto& w : v.windows) {
+    if (w.outcome == v.outcome) return w;
+  }
+  return v.windows.back();
+}
+
+void explain_windows(Verdict& v, const Protocol& p) {
+  const auto worse = [](Outcome o) { return o == Outcome::Fail ? 2 : o == Outcome::Inconclusive ? 1 : 0; };
+  v.outcome = std::max_element(v.windows.begin(), v.windows.end(), [&](const auto& a, const auto& b) {
+                return worse(a.outcome) < worse(b.outcome);
+              })->outcome;
+  const WindowResult& w = v.outcome == Outcome::Pass ? v.windows.back() : deciding(v);
+  const std::string gap = fmt::format(
+      "in the {} window the gap is {} (one-sided {:.0f} % bounds {} and {}, noise of one pair {})", w.name,
+      percent(w.gap), 100 * p.confidence, percent(w.bounds[0]), percent(w.bounds[1]), plain_percent(w.sigma));
+  if (v.identical) {
+    v.reason = "The arms are identical: the gap is exactly 0 at every evaluation.";
+  } else if (v.outcome == Outcome::Pass) {
+    v.reason = fmt::format("PASS: {}; its upper bound is below the limit of {}{}.", gap,
+                           plain_percent(w.limit), v.windows.size() > 1 ? ", and so in every window" : "");
+  } else if (v.outcome == Outcome::Fail) {
+    v.reason =
+        fmt::format("FAIL: {}; its lower bound is above the limit of {}.", gap, plain_percent(w.limit));
+  } else {
+    const bool assumed = w.bounds[1] < w.limit;
+    v.reason = fmt::format("INCONCLUSIVE: {}; {} the limit of {}.", gap,
+                           assumed ? "the noise is only assumed, which is not enough to stay below"
+                                   : "the bounds lie on both sides of",
+                           plain_percent(w.limit));
+    if (assumed) {
+      v.more_data =
+          "Run the A/A arm (the candidate with another stochastic-rounding seed): it measures the noise.";
+      return;
+    }
+    const int n = pairs_needed(w.gap, w.limit, w.sigma, p.confidence);
+    v.more_data =
+        n > 0 ? fmt::format("About {} pairs would decide if gap and noise stay as they are", n)
+              : std::string(
+                    "More than 100 pairs would be needed: this budget cannot tell the gap from the limit");
+    v.more_data += fmt::format("; the smallest limit this run would pass is {}.",
+                               plain_percent(std::max(w.bounds[1], 0.0)));
+  }
+}
+
+void apply_abort(Verdict& v, const Protocol& p, const AbortRecord& a) {
+  v.outcome = Outcome::Aborted;
+  v.abort = a, v.relative_gap = a.gap, v.step = a.step, v.tokens = a.tokens, v.limit = p.abort.limit;
+  v.noise_floor = std::max(v.noise_floor, p.noise.assumed_sigma);
+  const double reach = quantile(0.975, 0) * v.noise_floor;
+  v.gap_ci95 = {a.gap - reach, a.gap + reach};
+  v.inside_noise = false, v.label = "measurably worse";
+  v.more_data.clear();
+  v.reason = fmt::format(
+      "ABORTED at step {}: the {} stood above {} at {} evaluations in a row (last gap {}).", a.step,
+      a.arm.empty() ? "candidate" : a.arm, plain_percent(a.threshold), p.abort.consecutive, percent(a.gap));
+}
+
+void apply_faults(Verdict& v) {
+  const auto is_fault = [](const AlarmEvent& a) { return a.severity == Severity::Fault; };
+  const auto count = std::count_if(v.alarms.begin(), v.alarms.end(), is_fault);
+  if (count == 0) return;
+  const auto& first = *std::find_if(v.alarms.begin(), v.alarms.end(), is_fault);
+  const std::string fault = fmt::format("{} fault{} raised, the first at step {}: {}", count,
+                                        count == 1 ? " was" : "s were", first.step, first.text);
+  if (v.outcome == Outcome::Aborted) {
+    v.reason += " Also " + fault + ".";
+    return;
+  }
+  v.reason = fmt::format(
+      "FAIL: {}. The run does not compute what its recipe says, so its gap ({}) is no evidence for it.",
+      fault, percent(v.relative_gap));
+  v.outcome = Outcome::Fail;
+  v.more_data = "Mend the fault and run again; more data cannot help.";
+}
+
+bool has_non_finite(const Evidence& e, std::int64_t& step) {
+  for (const auto& pair : e.pairs) {
+    for (const auto* arm : {&pair.candidate, &pair.candidate_aa}) {
+      for (const auto& point : *arm) {
+        if (std::isfinite(point.loss)) continue;
+        step = point.step;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+void judge_windows(Verdict& v, const Protocol& p, const Evidence& e) {
+  double sigma = 0;
+  for (const auto& window : p.windows) {
+    const bool reached = std::all_of(e.pairs.begin(), e.pairs.end(), [&](const PairData& pair) {
+      return !pair.candidate.empty() && pair.candidate.back().step >= window.last_step;
+    });
+    if (!reached) {
+      check(e.abort.has_value(),
+            "an arm has no evaluation at step {}, the end of window '{}': resume it first", window.last_step,
+            window.name);
+      break;
+    }
+    v.windows.push_back(window_result(p, e, window, sigma, v.noise_source));
+  }
+  if (v.windows.empty()) return;
+  if (std::all_of(e.pairs.begin(), e.pairs.end(), identical)) set_identical(v);
+  copy_headline(v);
+  explain_windows(v, p);
+}
+
+}  // namespace
+
+std::string rule_sentence(const Protocol& p) {
+  std::string limits;
+  for (const auto& w : p.windows) {
+    limits +=
+        fmt::format("{}{} in the {} window", limits.empty() ? "" : " and ", plain_percent(w.limit), w.name);
+  }
+  return fmt::format(
+      "PASS when the one-sided {0:.0f} % upper bound of the mean relative gap is below {1}; FAIL when a "
+      "lower bound "
+      "is above its limit, a loss is not finite or a numerical fault is raised; INCONCLUSIVE otherwise; "
+      "ABORTED when "
+      "{2} evaluations in a row from step {3} on exceed max({4}, {5:.2f} sigma).",
+      100 * p.confidence, limits, p.abort.consecutive, p.abort.first_step, plain_percent(p.abort.limit),
+      p.abort.sigma_multiplier);
+}
+
+int pairs_needed(double gap, double limit, double sigma, double confidence) {
+  for (int n = 3; n <= 100; ++n) {
+    if (quantile(confidence, n - 1) * sigma / std::sqrt(n) < std::abs(limit - gap)) return n;
+  }
+  return 0;
+}
+
+Verdict decide(const Protocol& p, const Evidence& e) {
+  check(!e.pairs.empty() && !e.pairs.front().baseline.empty(),
+        "a verdict needs at least one pair of evaluated arms");
+  const PairData& first = e.pairs.front();
+  Verdict v;
+  v.pairs = static_cast<int>(e.pairs.size());
+  v.rule = rule_sentence(p);
+  v.alarms = e.alarms;
+  v.protocol_hash = protocol_hash(p);
+  v.preregistered = e.frozen_hash.empty() || e.frozen_hash == v.protocol_hash;
+  v.baseline = arm_result(p, "baseline", first.baseline);
+  v.candidate = arm_result(p, "candidate", first.candidate);
+  if (!first.candidate_aa.empty()) v.candidate_aa = arm_result(p, "candidate_aa", first.candidate_aa);
+  v.limit = p.final_window().limit;
+  v.step = v.candidate.step, v.tokens = v.candidate.tokens;
+  v.claim = v.pairs >= p.noise.spread_from_pairs
+                ? fmt::format("{} on this model, data and budget, over {} seeds", v.candidate.recipe, v.pairs)
+                : fmt::format("{} on this model, data and budget, {}", v.candidate.recipe,
+                              v.pairs == 1 ? "for this seed" : "for these two seeds");
+  v.caveats = small_run_caveats(p.parameters, p.steps * p.tokens_per_step, v.pairs);
+
+  std::int64_t bad_step = 0;
+  if (has_non_finite(e, bad_step)) {
+    v.outcome = Outcome::Fail;
+    v.label = "not finite";
+    v.relative_gap = HUGE_VAL;
+    v.reason = fmt::format("FAIL: the candidate's validation loss is not finite at step {}.", bad_step);
+    return v;
+  }
+  judge_windows(v, p, e);
+  v.extra_tokens = extra_tokens(first.baseline, first.candidate);
+  if (e.abort) apply_abort(v, p, *e.abort);
+  apply_faults(v);
+  return v;
+}
+
+}  // namespace nibble

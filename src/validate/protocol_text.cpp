@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "validate/protocol.h"
+
+namespace nibble {
+
+using nlohmann::json;
+
+namespace {
+
+json arm_json(const ArmSpec& a) {
+  return {{"name", a.name}, {"directory", a.directory}, {"recipe", a.recipe},
+          {"pair", a.pair}, {"seed", a.seed},           {"sr_seed", a.sr_seed}};
+}
+
+ArmSpec arm_from(const json& j) {
+  return {j.at("name"), j.at("directory"), j.at("recipe"), j.at("pair"), j.at("seed"), j.at("sr_seed")};
+}
+
+json window_json(const DecisionWindow& w) {
+  return {{"name", w.name}, {"after_step", w.after_step}, {"last_step", w.last_step}, {"limit", w.limit}};
+}
+
+DecisionWindow window_from(const json& j) {
+  return {j.at("name"), j.at("after_step"), j.at("last_step"), j.at("limit")};
+}
+
+json alarms_json(const AlarmRules& a) {
+  return {{"drift_octaves", a.drift_octaves},
+          {"flushed", a.flushed},
+          {"sqnr_db", a.sqnr_db},
+          {"scale_ends", a.scale_ends},
+          {"gemm_warning", a.gemm_warning},
+          {"gemm_warning_floor", a.gemm_warning_floor},
+          {"gemm_fault", a.gemm_fault},
+          {"gemm_fault_floor", a.gemm_fault_floor}};
+}
+
+AlarmRules alarms_from(const json& j) {
+  return {j.at("drift_octaves"), j.at("flushed"),         j.at("sqnr_db"),
+          j.at("scale_ends"),    j.at("gemm_warning"),    j.at("gemm_warning_floor"),
+          j.at("gemm_fault"),    j.at("gemm_fault_floor")};
+}
+
+}  // namespace
+
+std::string canonical_text(const Protocol& p) {
+  json arms = json::array(), windows = json::array();
+  for (const auto& a : p.arms) arms.push_back(arm_json(a));
+  for (const auto& w : p.windows) windows.push_back(window_json(w));
+  const json j = {
+      {"schema", p.schema},
+      {"name", p.name},
+      {"model", p.model},
+      {"parameters", p.parameters},
+      {"steps", p.steps},
+      {"tokens_per_step", p.tokens_per_step},
+      {"warmup_steps", p.warmup_steps},
+      {"decay_start", p.decay_start},
+      {"metric", p.metric},
+      {"confidence", p.confidence},
+      {"arms", arms},
+      {"eval_steps", p.eval_steps},
+      {"windows", windows},
+      {"abort",
+       {{"consecutive", p.abort.consecutive},
+        {"limit", p.abort.limit},
+        {"sigma_multiplier", p.abort.sigma_multiplier},
+        {"false_alarm", p.abort.false_alarm},
+        {"first_step", p.abort.first_step}}},
+      {"noise",
+       {{"assumed_sigma", p.noise.assumed_sigma},
+        {"aa_factor", p.noise.aa_factor},
+        {"spread_from_pairs", p.noise.spread_from_pairs}}},
+      {"alarms", alarms_json(p.alarms)},
+      {"contract", p.contract},
+  };
+  return j.dump(1) + "\n";
+}
+
+Protocol protocol_from_text(const std::string& text) try {
+  const json j = json::parse(text);
+  Protocol p;
+  p.schema = j.at("schema");
+  check(p.schema == 1, "the protocol has schema {}, this binary reads 1", p.schema);
+  p.name = j.at("name"), p.model = j.at("model"), p.parameters = j.at("parameters");
+  p.steps = j.at("steps"), p.tokens_per_step = j.at("tokens_per_step");
+  p.warmup_steps = j.at("warmup_steps"), p.decay_start = j.at("decay_start");
+  p.metric = j.at("metric"), p.confidence = j.at("confidence");
+  for (const auto& a : j.at("arms")) p.arms.push_back(arm_from(a));
+  for (const auto& w : j.at("windows")) p.windows.push_back(window_from(w));
+  p.eval_steps = j.at("eval_steps").get<std::vector<std::int64_t>>();
+  const auto& a = j.at("abort");
+  p.abort = {a.at("consecutive"), a.at("limit"), a.at("sigma_multiplier"), a.at("false_alarm"),
+             a.at("first_step")};
+  const auto& n = j.at("noise");
+  p.noise = {n.at("assumed_sigma"), n.at("aa_factor"), n.at("spread_from_pairs")};
+  p.alarms = alarms_from(j.at("alarms"));
+  p.contract = j.at("contract").get<std::map<std::string, std::string>>();
+  return p;
+} catch (const json::exception& e) {
+  fail("the protocol cannot be read ({}); it is written by `nibble validate` and not meant to be edited",
+       e.what());
+}
+
+std::string protocol_hash(const Protocol& p) {
+  const std::string text = canonical_text(p);
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+}  // namespace nibble

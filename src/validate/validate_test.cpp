@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "validate/decide.h"
+#include "validate/sequential.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ProtocolInput quickstart() {
+  ProtocolInput in{.name = "quickstart",
+                   .model = "hybrid-quickstart",
+                   .baseline_recipe = "bf16",
+                   .candidate_recipe = "nvfp4",
+                   .parameters = 2'400'000,
+                   .tokens_per_step = 2048};
+  in.schedule = {.steps = 300, .warmup_steps = 30, .decay_start = 240};
+  in.seed = 1, in.sr_seed = 2;
+  return in;
+}
+
+/// A falling curve whose candidates sit `gap` above the baseline, the A/A arm `aa` above the candidate.
+PairData pair_with(const Protocol& p, double gap, double aa, int number = 1, bool with_aa = true) {
+  PairData out{.pair = number};
+  for (const auto step : p.eval_steps) {
+    const std::int64_t tokens = step * p.tokens_per_step;
+    const double base = 3 + 3 / std::sqrt(static_cast<double>(step)) + 0.01 * number;
+    out.baseline.push_back({step, tokens, base});
+    out.candidate.push_back({step, tokens, base * (1 + gap)});
+    if (with_aa) out.candidate_aa.push_back({step, tokens, base * (1 + gap) * (1 + aa)});
+  }
+  return out;
+}
+
+Verdict judged(double gap, double aa) {
+  const Protocol p = make_protocol(quickstart());
+  return decide(p, {.pairs = {pair_with(p, gap, aa)}});
+}
+
+TEST(FinalLimit, FollowsTheModelsSize) {
+  EXPECT_DOUBLE_EQ(final_limit(2'400'000), 0.035);
+  EXPECT_DOUBLE_EQ(final_limit(300'000'000), 0.035);
+  EXPECT_NEAR(final_limit(948'683'298), 0.030, 1e-9) << "halfway in log N between 0.3 B and 3 B";
+  EXPECT_DOUBLE_EQ(final_limit(3'000'000'000), 0.025);
+  EXPECT_DOUBLE_EQ(final_limit(7'000'000'000), 0.015);
+  EXPECT_DOUBLE_EQ(final_limit(12'310'001'152), 0.015);
+  EXPECT_DOUBLE_EQ(stable_limit(0.015), 0.010);
+}
+
+TEST(Protocol, WindowsAreTheLastTenthBeforeTheDecayAndTheLastTwentieth) {
+  const Protocol p = make_protocol(quickstart());
+  ASSERT_EQ(p.windows.size(), 2u);
+  EXPECT_EQ(p.windows[0].after_step, 216);
+  EXPECT_EQ(p.windows[0].last_step, 240);
+  EXPECT_EQ(p.windows[1].after_step, 285);
+  EXPECT_EQ(p.windows[1].last_step, 300);
+  for (const auto& w : p.windows) {
+    const auto inside = std::count_if(p.eval_steps.begin(), p.eval_steps.end(),
+                                      [&](auto s) { return s > w.after_step && s <= w.last_step; });
+    EXPECT_GE(inside, 5) << w.name;
+  }
+}
+
+TEST(Protocol, EvaluatesEveryTwentiethOfTheRunAndItsEnd) {
+  const Protocol p = make_protocol(quickstart());
+  for (int i = 1; i <= 20; ++i) EXPECT_THAT(p.eval_steps, ::testing::Contains(15 * i));
+  EXPECT_TRUE(std::is_sorted(p.eval_steps.begin(), p.eval_steps.end()));
+  EXPECT_LE(p.eval_steps.size(), 32u);
+}
+
+TEST(Protocol, HasOneWindowWithoutADecay) {
+  auto in = quickstart();
+  in.schedule.decay_start = 300;
+  const Protocol p = make_protocol(in);
+  ASSERT_EQ(p.windows.size(), 1u);
+  EXPECT_EQ(p.windows[0].name, "final");
+}
+
+TEST(Protocol, ARunTooShortForItsWindowsIsAUsageError) {
+  auto in = quickstart();
+  in.schedule = {.steps = 8, .warmup_steps = 2, .decay_start = 6};
+  try {
+    make_protocol(in);
+    FAIL() << "eight steps were accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    EXPECT_THAT(e.what(), HasSubstr("8 steps"));
+    EXPECT_THAT(e.what(), HasSubstr("train longer"));
+  }
+}
+
+TEST(Protocol, TheAAArmDiffersInTheRoundingSeedAlone) {
+  const Protocol p = make_protocol(quickstart());
+  ASSERT_EQ(p.arms.size(), 3u);
+  ArmSpec aa = p.arms[2];
+  EXPECT_NE(aa.sr_seed, p.arms[1].sr_seed);
+  EXPECT_EQ(aa.directory, "candidate_aa");
+  aa.sr_seed = p.arms[1].sr_seed, aa.name = "candidate", aa.directory = "candidate";
+  EXPECT_EQ(aa, p.arms[1]);
+}
+
+TEST(Protocol, FurtherPairsHaveTheirOwnSeedsAndFolders) {
+  auto in = quickstart();
+  in.pairs = 3;
+  const Protocol p = make_protocol(in);
+  EXPECT_EQ(p.pairs(), 3);
+  EXPECT_EQ(p.arms[2].directory, "pair_02/baseline");
+  EXPECT_EQ(p.arms[3].directory, "pair_02/candidate");
+  EXPECT_EQ(p.arms[2].seed, p.arms[3].seed);
+  EXPECT_NE(p.arms[2].seed, p.arms[0].seed);
+}
+
+TEST(Protocol, ReadsBackFromItsTextWithTheSameHash) {
+  Protocol p = make_protocol(quickstart());
+  p.contract = {{"data", "abc"}, {"init", "def"}};
+  const Protocol q = protocol_from_text(canonical_text(p));
+  EXPECT_EQ(canonical_text(q), canonical_text(p));
+  EXPECT_EQ(protocol_hash(q), protocol_hash(p));
+  EXPECT_EQ(protocol_hash(p).size(), 32u);
+}
+
+TEST(Protocol, AnyChangedFigureChangesTheHash) {
+  const Protocol p = make_protocol(quickstart());
+  const std::string before = protocol_hash(p);
+  Protocol q = p;
+  q.windows[1].limit = 0.0351;
+  EXPECT_NE(protocol_hash(q), before);
+  q = p;
+  q.contract["data"] = "other";
+  EXPECT_NE(protocol_hash(q), before);
+  q = p;
+  q.arms[1].sr_seed += 1;
+  EXPECT_NE(protocol_hash(q), before);
+}
+
+TEST(SmallRunCaveats, AreSilentForALargeRunAndNameTheIngredientsForASmallOne) {
+  EXPECT_TRUE(small_run_caveats(12'000'000'000, 1'000'000'000'000, 3).empty());
+  const auto caveats = small_run_caveats(2'400'000, 600'000, 1);
+  std::string all;
+  for (const auto& c : caveats) all += c + "\n";
+  EXPECT_THAT(all, HasSubstr("Hadamard"));
+  EXPECT_THAT(all, HasSubstr("stochastic rounding"));
+  EXPECT_THAT(all, HasSubstr("2D"));
+  EXPECT_THAT(all, HasSubstr("forward-only"));
+  EXPECT_THAT(all, HasSubstr("this seed"));
+}
+
+TEST(PairedGaps, ArePositiveWhenTheCandidateIsWorse) {
+  const auto gaps = paired_gaps({{10, 100, 2.0}}, {{10, 100, 2.1}});
+  EXPECT_NEAR(gaps[0].gap, 0.05, 1e-15);
+}
+
+TEST(PairedGaps, RefuseStepsOrTokensThatDiffer) {
+  EXPECT_THROW(paired_gaps({{10, 100, 2.0}}, {{11, 100, 2.0}}), Error);
+  EXPECT_THROW(paired_gaps({{10, 100, 2.0}}, {{10, 101, 2.0}}), Error);
+  EXPECT_THROW(paired_gaps({}, {{10, 100, 2.0}}), Error);
+}
+
+TEST(Quantile, MatchesTables) {
+  EXPECT_NEAR(quantile(0.975, 0), 1.959964, 1e-6);
+  EXPECT_NEAR(quantile(0.95, 2), 2.919986, 1e-6);
+  EXPECT_NEAR(quantile(0.95, 9), 1.833113, 1e-6);
+}
+
+TEST(Noise, IsAssumedAtThreeTenthsOfAPercentWithoutAnAAArm) {
+  const Protocol p = make_protocol(quickstart());
+  const Noise n = noise_of({pair_with(p, 0.006, 0, 1, false)}, p.windows[0], p.noise, 0);
+  EXPECT_DOUBLE_EQ(n.sigma, 0.003);
+  EXPECT_TRUE(n.assumed);
+}
+
+TEST(Noise, IsTwoPointThreeTimesTheAAGapAndNeverBelowTheFloor) {
+  const Protocol p = make_protocol(quickstart());
+  EXPECT_NEAR(noise_of({pair_with(p, 0.006, 0.005)}, p.windows[0], p.noise, 0).sigma, 2.3 * 0.005, 1e-12);
+  EXPECT_DOUBLE_EQ(noise_of({pair_with(p, 0.006, 1e-6)}, p.windows[0], p.noise, 0).sigma, 0.003);
+  EXPECT_DOUBLE_EQ(noise_of({pair_with(p, 0.006, 1e-6)}, p.windows[1], p.noise, 0.008).sigma, 0.008);
+}
+
+TEST(Noise, IsThePairsOwnSpreadFromThreePairsOn) {
+  const Protocol p = make_protocol(quickstart());
+  const Noise n =
+      noise_of({pair_with(p, 0.01, 0.5, 1), pair_with(p, 0.02, 0.5, 2), pair_with(p, 0.03, 0.5, 3)},
+               p.windows[1], p.noise, 0);
+  EXPECT_NEAR(n.sigma, 0.01, 1e-12);
+  EXPECT_EQ(n.degrees, 2);
+}
+
+TEST(ExtraTokens, ReadsTheHorizontalDistanceFromTheBaselinesCurve) {
+  const std::vector<EvalPoint> base = {{1, 100, 4.0}, {2, 200, 3.0}, {3, 300, 2.5}};
+  const std::vector<EvalPoint> worse = {{1, 100, 4.2}, {2, 200, 3.3}, {3, 300, 2.75}};
+  EXPECT_NEAR(*extra_tokens(base, worse), 300.0 / 250.0 - 1, 1e-12);
+  EXPECT_NEAR(*extra_tokens(worse, base), 250.0 / 300.0 - 1, 1e-12) << "a better candidate needs fewer";
+  EXPECT_EQ(*extra_tokens(base, base), 0);
+  EXPECT_FALSE(extra_tokens(base, {{1, 100, 9}, {2, 200, 9}, {3, 300, 9}}));
+}
+
+TEST(CentredMean, KeepsALineAndItsLength) {
+  std::vector<double> line;
+  for (int i = 0; i < 20; ++i) line.push_back(0.5 * i);
+  const auto smooth = centred_mean(line, 4);
+  ASSERT_EQ(smooth.size(), line.size());
+  for (int i = 0; i < 20; ++i) EXPECT_NEAR(smooth[i], line[i], 1e-12);
+}
+
+TEST(AbortMultiplier, IsTwoPointTwoForTenLooks) {
+  std::vector<double> looks;
+  for (int i = 3; i <= 12; ++i) looks.push_back(i / 12.0);
+  EXPECT_DOUBLE_EQ(abort_multiplier(looks, 3, 0.01), 2.2);
+}
+
+TEST(AbortMultiplier, AgreesWithTheThresholdsResampledFromRealRuns) {
+  // Rows: in a row, false-alarm rate, threshold found by resampling sixty runs of an 8 B model.
+  const struct {
+    int consecutive;
+    double rate, threshold;
+  } kResampled[] = {{1, 0.05, 2.42}, {1, 0.01, 2.91}, {2, 0.05, 1.91}, {2, 0.01, 2.52},
+                    {3, 0.05, 1.67}, {3, 0.01, 2.20}, {5, 0.05, 1.32}, {5, 0.01, 2.04}};
+  std::vector<double> looks;
+  for (int i = 3; i <= 12; ++i) looks.push_back(i / 12.0);
+  for (const auto& r : kResampled) {
+    EXPECT_NEAR(abort_multiplier(looks, r.consecutive, r.rate), r.threshold, 0.2)
+        << r.consecutive << " " << r.rate;
+  }
+}
+
+TEST(AbortMultiplier, IsDeterministicAndQuick) {
+  std::vector<double> looks;
+  for (int i = 1; i <= 30; ++i) looks.push_back(i / 30.0);
+  const auto start = std::chrono::steady_clock::now();
+  const double k = abort_multiplier(looks, 3, 0.01);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(k, abort_multiplier(looks, 3, 0.01));
+  EXPECT_LT(elapsed.count(), 3.0) << "0.05 s when measured; the bound leaves room for sanitizers";
+}
+
+TEST(AbortRule, AbortsNullRunsNoMoreOftenThanStated) {
+  const Protocol p = make_protocol(quickstart());
+  std::vector<double> looks;
+  std::vector<std::int64_t> steps;
+  for (const auto s : p.eval_steps) {
+    if (s < p.abort.first_step) continue;
+    looks.push_back(static_cast<double>(s) / 300), steps.push_back(s);
+  }
+  constexpr std::int64_t kPaths = 20'000;
+  constexpr double kSigma = 0.05;  // above every limit over k, so that k sigma is what decides
+  const auto gaps = simulate_null(looks, kPaths, /*seed=*/12345);
+  std::int64_t aborted = 0;
+  for (std::int64_t path = 0; path < kPaths; ++path) {
+    AbortMonitor monitor(p.abort);
+    for (std::size_t i = 0; i < looks.size(); ++i)
+      monitor.push(steps[i], kSigma * gaps[path * looks.size() + i], kSigma);
+    aborted += monitor.fired();
+  }
+  const double rate = static_cast<double>(aborted) / kPaths;
+  EXPECT_LE(rate, 0.01 + 3 * std::sqrt(0.01 * 0.99 / kPaths));
+  EXPECT_GE(rate, 0.004) << "a multiplier this loose would miss real gaps";
+}
+
+TEST(AbortMonitor, FiresAtTheThirdInARowAndNotBefore) {
+  AbortMonitor m({.consecutive = 3, .limit = 0.035, .sigma_multiplier = 2.2, .first_step = 30});
+  EXPECT_FALSE(m.push(15, 0.9, 0.003)) << "an evaluation before the first look counted";
+  EXPECT_FALSE(m.push(30, 0.04, 0.003));
+  EXPECT_FALSE(m.push(45, 0.04, 0.003));
+  EXPECT_FALSE(m.push(60, 0.03, 0.003));
+  EXPECT_FALSE(m.push(75, 0.04, 0.003));
+  EXPECT_FALSE(m.push(90, std::nan(""), 0.003));
+  EXPECT_TRUE(m.push(105, 0.04, 0.003));
+  EXPECT_EQ(m.fired_at(), 105);
+}
+
+TEST(AbortMonitor, LargeNoiseRaisesTheThreshold) {
+  AbortMonitor m({.consecutive = 1, .limit = 0.035, .sigma_multiplier = 2.2});
+  EXPECT_DOUBLE_EQ(m.threshold(0.003), 0.035);
+  EXPECT_DOUBLE_EQ(m.threshold(0.03), 0.066);
+}
+
+TEST(Decide, IdenticalArmsHaveAGapOfExactlyZero) {
+  const Verdict v = judged(0, 0);
+  EXPECT_EQ(v.relative_gap, 0.0);
+  EXPECT_EQ(v.noise_floor, 0.0);
+  EXPECT_TRUE(v.identical);
+  EXPECT_EQ(v.label, "identical");
+  EXPECT_EQ(v.outcome, Outcome::Pass);
+  EXPECT_EQ(*v.extra_tokens, 0.0);
+}
+
+TEST(Decide, OneDifferentBitIsNotIdentical) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0, 0);
+  pair.candidate[3].loss = std::nextafter(pair.candidate[3].loss, 10);
+  EXPECT_FALSE(decide(p, {.pairs = {pair}}).identical);
+}
+
+TEST(Decide, ASmallGapUnderASmallNoisePasses) {
+  const Verdict v = judged(0.006, 0.001);
+  EXPECT_EQ(v.outcome, Outcome::Pass);
+  EXPECT_NEAR(v.relative_gap, 0.006, 1e-12);
+  EXPECT_NEAR(*v.two_arm_gap, (0.006 + 1.006 * 1.001 - 1) / 2, 1e-12);
+  EXPECT_EQ(v.label, "measurably worse");
+  EXPECT_THAT(v.claim, HasSubstr("this seed"));
+  EXPECT_THAT(v.reason, HasSubstr("+0.60 %"));
+}
+
+TEST(Decide, AGapInsideTheNoiseIsCalledIndistinguishable) {
+  const Verdict v = judged(0.003, 0.001);
+  EXPECT_TRUE(v.inside_noise);
+  EXPECT_EQ(v.label, "indistinguishable");
+}
+
+TEST(Decide, AGapAboveTheLimitFails) {
+  const Verdict v = judged(0.05, 0.001);
+  EXPECT_EQ(v.outcome, Outcome::Fail);
+  EXPECT_THAT(v.reason, HasSubstr("above the limit"));
+}
+
+TEST(Decide, ALargeNoiseIsInconclusiveAndSaysWhatWouldDecide) {
+  const Verdict v = judged(0.01, 0.01);
+  EXPECT_EQ(v.outcome, Outcome::Inconclusive);
+  EXPECT_THAT(v.more_data, HasSubstr("pairs would decide"));
+  EXPECT_THAT(v.more_data, HasSubstr("smallest limit"));
+}
+
+TEST(Decide, AssumedNoiseIsNeverEnoughToPass) {
+  const Protocol p = make_protocol(quickstart());
+  const Verdict v = decide(p, {.pairs = {pair_with(p, 0.006, 0, 1, false)}});
+  EXPECT_EQ(v.outcome, Outcome::Inconclusive);
+  EXPECT_THAT(v.more_data, HasSubstr("A/A arm"));
+}
+
+TEST(Decide, TheStableWindowCanFailAlone) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0.001, 0.0001);
+  for (std::size_t i = 0; i < pair.candidate.size(); ++i) {
+    if (pair.candidate[i].step > 240) continue;
+    pair.candidate[i].loss = pair.baseline[i].loss * 1.03;
+    pair.candidate_aa[i].loss = pair.candidate[i].loss;
+  }
+  const Verdict v = decide(p, {.pairs = {pair}});
+  EXPECT_EQ(v.outcome, Outcome::Fail);
+  EXPECT_THAT(v.reason, HasSubstr("stable window"));
+}
+
+TEST(Decide, NeverPassesWhileAFaultIsRaised) {
+  const Protocol p = make_protocol(quickstart());
+  const AlarmEvent fault{12,
+                         Severity::Fault,
+                         "gemm_mismatch",
+                         {"blocks.1.mlp.up", 1, "wgrad", ""},
+                         "blocks.1.mlp.up wgrad: the product differs"};
+  for (const double gap : {0.0, 0.006}) {
+    const Verdict v = decide(p, {.pairs = {pair_with(p, gap, 0.001)}, .alarms = {fault}});
+    EXPECT_EQ(v.outcome, Outcome::Fail) << gap;
+    EXPECT_THAT(v.reason, HasSubstr("blocks.1.mlp.up wgrad"));
+  }
+  AlarmEvent warning = fault;
+  warning.severity = Severity::Warning;
+  EXPECT_EQ(decide(p, {.pairs = {pair_with(p, 0.006, 0.001)}, .alarms = {warning}}).outcome, Outcome::Pass);
+}
+
+TEST(Decide, AnAbortNeedsNoFurtherEvaluations) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0.08, 0, 1, false);
+  pair.candidate.resize(8);
+  const AbortRecord abort{
+      pair.candidate.back().step, pair.candidate.back().tokens, 0.08, 0.035, "sustained_gap", "candidate"};
+  const Verdict v = decide(p, {.pairs = {pair}, .abort = abort});
+  EXPECT_EQ(v.outcome, Outcome::Aborted);
+  EXPECT_EQ(v.step, abort.step);
+  EXPECT_EQ(exit_code(v.outcome), 3);
+  EXPECT_THROW(decide(p, {.pairs = {pair}}), Error) << "evaluations are missing without a reason";
+}
+
+TEST(Decide, ANonFiniteCandidateFails) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0.001, 0.001);
+  pair.candidate[5].loss = std::nan("");
+  EXPECT_EQ(decide(p, {.pairs = {pair}}).outcome, Outcome::Fail);
+}
+
+TEST(Decide, DoesNotDependOnTheOrderOfThePairs) {
+  auto in = quickstart();
+  in.pairs = 5;
+  const Protocol p = make_protocol(in);
+  std::vector<PairData> pairs;
+  for (int i = 0; i < 5; ++i) pairs.push_back(pair_with(p, 0.006 + 0.0013 * ((i * 7) % 5), 0.002, i + 1));
+  const Verdict forward = decide(p, {.pairs = pairs});
+  std::reverse(pairs.begin(), pairs.end());
+  const Verdict backward = decide(p, {.pairs = pairs});
+  EXPECT_EQ(forward.relative_gap, backward.relative_gap);
+  EXPECT_EQ(forward.gap_ci95, backward.gap_ci95);
+  EXPECT_EQ(forward.outcome, backward.outcome);
+  EXPECT_THAT(forward.claim, HasSubstr("5 seeds"));
+}
+
+TEST(Decide, DoesNotDependOnTheUnitOfTheLoss) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0.006, 0.004);
+  const Verdict nats = decide(p, {.pairs = {pair}});
+  for (auto* arm : {&pair.baseline, &pair.candidate, &pair.candidate_aa}) {
+    for (auto& e : *arm) e.loss /= std::log(2.0);
+  }
+  const Verdict bits = decide(p, {.pairs = {pair}});
+  EXPECT_NEAR(bits.relative_gap, nats.relative_gap, 1e-14);
+  EXPECT_NEAR(bits.noise_floor, nats.noise_floor, 1e-14);
+  EXPECT_EQ(bits.outcome, nats.outcome);
+}
+
+TEST(Decide, AnotherProtocolThanTheFrozenOneIsNotPreregistered) {
+  const Protocol p = make_protocol(quickstart());
+  EXPECT_TRUE(
+      decide(p, {.pairs = {pair_with(p, 0.006, 0.001)}, .frozen_hash = protocol_hash(p)}).preregistered);
+  EXPECT_FALSE(decide(p, {.pairs = {pair_with(p, 0.006, 0.001)}, .frozen_hash = "other"}).preregistered);
+}
+
+TEST(PairsNeeded, GrowsAsTheGapNearsTheLimit) {
+  EXPECT_EQ(pairs_needed(0.0, 0.035, 0.003, 0.95), 3);
+  EXPECT_GT(pairs_needed(0.03, 0.035, 0.01, 0.95), pairs_needed(0.02, 0.035, 0.01, 0.95));
+  EXPECT_EQ(pairs_needed(0.0349, 0.035, 0.01, 0.95), 0);
+}
+
+TEST(Verdict, ReadsBackFromItsJson) {
+  Verdict v = judged(0.006, 0.004);
+  v.alarms = {{12, Severity::Warning, "flushed", {"blocks.1.mlp.up", 1, "wgrad", "dy"}, "text"}};
+  v.abort = AbortRecord{15, 30720, 0.08, 0.035, "sustained_gap", "candidate"};
+  const std::string text = verdict_to_json(v);
+  EXPECT_EQ(verdict_to_json(verdict_from_json(text)), text);
+  for (const char* key :
+       {"\"verdict\": \"pass\"", "\"relative_gap\"", "\"gap_ci95\"", "\"noise_floor\"", "\"limit\"",
+        "\"step\"", "\"tokens\"", "\"baseline\"", "\"candidate\"", "\"rule\""}) {
+    EXPECT_THAT(text, HasSubstr(key));
+  }
+  EXPECT_THROW(verdict_from_json("{}"), Error);
+}
+
+TEST(Verdict, ExitCodesAreTheDocumentedOnes) {
+  EXPECT_EQ(exit_code(Outcome::Pass), 0);
+  EXPECT_EQ(exit_code(Outcome::Fail), 3);
+  EXPECT_EQ(exit_code(Outcome::Aborted), 3);
+  EXPECT_EQ(exit_code(Outcome::Inconclusive), 4);
+}
+
+}  // namespace
+}  // namespace nibble
