@@ -53,7 +53,9 @@ struct SmallFloat {
   /// The FP32 value of a magnitude code; infinities and NaN of the format are the caller's business.
   NIBBLE_HD static constexpr float value(std::uint32_t code) {
     const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) * bits_float(kStep);
-    return code < (1u << kMantissa) ? subnormal : bits_float((code + kRebias) << kShift);
+    // Selected by a mask: written as a choice, the compiler makes a branch of it and gives up vectorising.
+    const std::uint32_t below = 0u - static_cast<std::uint32_t>(code < (1u << kMantissa));
+    return bits_float((float_bits(subnormal) & below) | (((code + kRebias) << kShift) & ~below));
   }
 };
 
