@@ -5,7 +5,7 @@
 
 #include "layers/linear.h"
 #include "layers/mixer.h"
-#include "models/spec.h"
+#include "layers/mixer_spec.h"
 
 namespace nibble {
 

@@ -85,9 +85,25 @@ Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& para
                           factory.make(i)});
 }
 
+RealView Decoder::add_residual(Context& ctx, RealView x_TD, RealView y_TD) const {
+  if (!ctx.training) {
+    add(ctx.stream, {.x_TD = x_TD, .y_TD = y_TD});
+    return x_TD;
+  }
+  // The norm's backward reads the old x, so the sum is made elsewhere: in y, when it has the right type.
+  if (ctx.residual == ctx.activation) {
+    add(ctx.stream, {.x_TD = y_TD, .y_TD = x_TD});
+    return y_TD;
+  }
+  const RealView sum_TD = ctx.arena.take_real(ctx.residual, x_TD.size(0), x_TD.size(1));
+  cast(ctx.stream, {.in_TD = x_TD, .out_TD = sum_TD});
+  add(ctx.stream, {.x_TD = sum_TD, .y_TD = y_TD});
+  return sum_TD;
+}
+
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   const std::int64_t tokens = ids_T.size(0);
-  RealView x_TD = ctx.activations(tokens, spec_.d_model);
+  RealView x_TD = ctx.arena.take_real(ctx.residual, tokens, spec_.d_model);
   embedding(ctx.stream, {.ids_T = ids_T, .w_VD = embedding_.compute, .x_TD = x_TD});
   for (Sublayer& s : sublayers_) {
     const Arena::Mark mark = ctx.arena.mark();
@@ -95,11 +111,8 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
     const RealView normed_TD = ctx.activations(tokens, spec_.d_model);
     s.norm.forward(ctx, x_TD, normed_TD);
     s.mixer->forward(ctx, normed_TD, y_TD);
-    add(ctx.stream, {.x_TD = ctx.training ? y_TD : x_TD, .y_TD = ctx.training ? x_TD : y_TD});
-    if (ctx.training)
-      x_TD = y_TD;  // the norm's backward reads the old x, so the sum is made in y
-    else
-      ctx.arena.rewind(mark);
+    x_TD = add_residual(ctx, x_TD, y_TD);
+    if (!ctx.training) ctx.arena.rewind(mark);
   }
   const RealView final_TD = ctx.activations(tokens, spec_.d_model);
   final_norm_.forward(ctx, x_TD, final_TD);

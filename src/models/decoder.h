@@ -16,7 +16,7 @@ namespace nibble {
 /// A decoder-only language model: embedding, sublayers x + mixer(norm(x)), final norm, head. Llama-like and
 /// hybrid Mamba-2 models differ only in their list of sublayers.
 ///
-/// The residual stream is stored as ctx.activation; its gradient is one FP32 buffer [T, D] into which every
+/// The residual stream is stored as ctx.residual; its gradient is one FP32 buffer [T, D] into which every
 /// norm's backward adds. One micro-batch is in flight at a time; all memory comes from ctx.arena and is given
 /// back when a call returns.
 class Decoder {
@@ -50,6 +50,7 @@ class Decoder {
   };
 
   RealView forward(Context& ctx, View<const std::int32_t> ids_T);
+  RealView add_residual(Context& ctx, RealView x_TD, RealView y_TD) const;
   void backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD);
 
   DecoderSpec spec_;

@@ -79,8 +79,12 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
   params.refresh_copies(stream);
   Decoder model(stream.device(), spec, params, type);
   Arena arena(stream.device());
-  Context ctx{
-      .stream = stream, .arena = arena, .recipe = recipe, .activation = type, .seq_len = tokens.length};
+  Context ctx{.stream = stream,
+              .arena = arena,
+              .recipe = recipe,
+              .activation = type,
+              .residual = recipe.residual == Format::Fp32 ? DType::F32 : DType::BF16,
+              .seq_len = tokens.length};
 
   const View<const std::int32_t> ids(tokens.ids.data(), count), targets(tokens.targets.data(), count);
   std::vector<float> logits(static_cast<std::size_t>(count * spec.vocab)),

@@ -10,7 +10,9 @@
 namespace nibble {
 namespace {
 
-DType compute_type(const Recipe& recipe) { return recipe.base == Format::Fp32 ? DType::F32 : DType::BF16; }
+DType storage(Format format) { return format == Format::Fp32 ? DType::F32 : DType::BF16; }
+
+DType compute_type(const Recipe& recipe) { return storage(recipe.base); }
 
 std::vector<ParamPiece> pieces_of(const ParamStore& params) {
   std::vector<ParamPiece> pieces;
@@ -60,6 +62,7 @@ Context Learner::context(std::int64_t first_token) {
           .arena = arena_,
           .recipe = config_.recipe,
           .activation = compute_type(config_.recipe),
+          .residual = storage(config_.recipe.residual),
           .seq_len = config_.sequence,
           .step = steps_done_,
           .first_token = first_token,
@@ -80,6 +83,7 @@ double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t
                 .arena = arena_,
                 .recipe = evaluation_recipe_,
                 .activation = DType::BF16,
+                .residual = storage(evaluation_recipe_.residual),
                 .seq_len = config_.sequence,
                 .weights_version = weights_version_,
                 .training = false};

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/setup.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/hash.h"
+
+namespace nibble {
+namespace {
+
+/// The bundled texts: ./data, or the source tree's data beside build/PRESET/nibble.
+std::filesystem::path bundled_data_root() {
+  std::error_code ignored;
+  const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::filesystem::path candidates[] = {"data", binary.parent_path() / "../../data",
+                                              binary.parent_path() / "../share/nibble/data"};
+  for (const auto& c : candidates)
+    if (std::filesystem::is_directory(c / "austen", ignored)) return c;
+  fail(
+      "the bundled texts (data/austen) were not found beside the working directory or the binary; run nibble "
+      "from its source tree, or name your own files in data.files");
+}
+
+std::vector<std::filesystem::path> paths(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
+Corpus corpus_of(const DataSection& d) {
+  if (d.files.empty()) return bundled_corpus(d.corpus, bundled_data_root());
+  return corpus_of_files("files", paths(d.files), paths(d.validation_files), d.validation_fraction);
+}
+
+TokenizerChoice tokenizer_of(const DataSection& d) {
+  TokenizerChoice choice;
+  if (d.tokenizer == "byte" || d.tokenizer == "bytes") {
+    choice.kind = "bytes";
+  } else if (d.tokenizer == "bpe") {
+    choice.kind = "bpe";
+    choice.training.vocab_size = static_cast<int>(d.vocab_size);
+  } else {
+    choice.kind = "load";
+    choice.path = d.tokenizer;
+  }
+  return choice;
+}
+
+PreparedData prepared(const RunConfig& c) {
+  return prepare({.corpus = corpus_of(c.data), .tokenizer = tokenizer_of(c.data), .cache = c.data.cache});
+}
+
+}  // namespace
+
+RunSetup::RunSetup(const RunConfig& config)
+    : config_(config),
+      model_(model_of(config)),
+      data_(prepared(config)),
+      validation_(data_.validation, config.training.sequence, config.eval.sequences, model_.vocab) {
+  order(static_cast<std::uint64_t>(config.training.seed));  // throws now rather than after the first arm
+}
+
+SampleOrder RunSetup::order(std::uint64_t seed) const {
+  return SampleOrder(data_.train, config_.training.sequence, seed, model_.vocab);
+}
+
+NgramBaseline RunSetup::ngrams() const {
+  return ngram_baseline(data_.train.all(), data_.validation.all(), data_.tokenizer.vocab_size());
+}
+
+LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::uint64_t sr_seed) const {
+  const RunConfig& c = config_;
+  return {.model = model_,
+          .recipe = recipe,
+          .optimizer = {.beta1 = c.optimizer.beta1,
+                        .beta2 = c.optimizer.beta2,
+                        .eps = c.optimizer.eps,
+                        .weight_decay = c.optimizer.weight_decay,
+                        .clip = c.optimizer.clip},
+          .schedule = {.kind = schedule_from_name(c.schedule.kind),
+                       .peak = c.optimizer.lr,
+                       .steps = c.training.steps,
+                       .warmup_steps = c.schedule.warmup_steps,
+                       .decay_fraction = c.schedule.decay_fraction,
+                       .final_ratio = c.schedule.final_ratio},
+          .sequence = c.training.sequence,
+          .batch = c.training.batch,
+          .micro_batch = c.micro_batch(),
+          .seed = seed,
+          .sr_seed = sr_seed,
+          .inject_nan_step = c.faults.inject_nan_step};
+}
+
+std::map<std::string, std::string> RunSetup::contract() const {
+  return {{"config", maths_hash(config_, false)},
+          {"data", hex64(data_.fingerprint)},
+          {"tokenizer", hex64(data_.tokenizer.fingerprint())},
+          {"validation", hex64(validation_.hash())}};
+}
+
+std::string weights_hash(const ParamStore& params) {
+  Xxh3 hash;
+  for (const ParamStore::Entry& e : params.entries()) {
+    const View<float> w = params.master(e);
+    hash.update(e.info.name);
+    hash.update(std::as_bytes(std::span<const float>(w.data(), static_cast<std::size_t>(w.numel()))));
+  }
+  return hash.digest128_hex();
+}
+
+std::string maths_hash(const RunConfig& config, bool with_precision) {
+  Xxh3 hash;
+  for (const auto& [key, value] : maths_values(config))
+    if (with_precision || !key.starts_with("precision.")) hash.update(key + " = " + value + "\n");
+  return hash.digest128_hex();
+}
+
+std::filesystem::path run_directory(const RunConfig& config) {
+  return std::filesystem::path(config.training.runs) / config.training.name;
+}
+
+std::optional<std::filesystem::path> open_run_directory(const std::filesystem::path& directory, bool resume) {
+  std::optional<std::filesystem::path> moved;
+  if (!resume && std::filesystem::exists(directory) && !std::filesystem::is_empty(directory)) {
+    int n = 1;
+    const auto old = [&] {
+      return std::filesystem::path(fmt::format("{}.previous-{}", directory.string(), n));
+    };
+    while (std::filesystem::exists(old())) ++n;
+    std::filesystem::rename(directory, old());
+    moved = old();
+  }
+  std::filesystem::create_directories(directory);
+  return moved;
+}
+
+std::vector<std::int64_t> plain_eval_steps(std::int64_t steps, std::int64_t every) {
+  if (every <= 0) every = std::max<std::int64_t>(1, steps / 20);
+  std::vector<std::int64_t> out;
+  for (std::int64_t s = 0; s < steps; s += every) out.push_back(s);
+  out.push_back(steps);
+  return out;
+}
+
+const char* nibble_version() { return NIBBLE_VERSION; }
+
+}  // namespace nibble
