@@ -10,7 +10,7 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + t
 
 void check_spec(const QuantSpec& spec) {
   const FormatInfo& format = info(spec.format);
-  check(spec.rotation == 0 || spec.rotation == 16, "quantize: rotation {} is not implemented; use 0 or 16",
+  check(spec.rotation == 0 || spec.rotation == 16, "quantize: there is no rotation of size {}; use 0 or 16",
         spec.rotation);
   check(spec.tile == Tile::Row || spec.format == Format::Nvfp4,
         "quantize: square tiles exist for nvfp4, not for {}; use 1-dimensional blocks", format.name);
