@@ -35,7 +35,7 @@ struct E4M3 {
   NIBBLE_HD constexpr bool nan() const { return (bits & 0x7Fu) == kNanBits; }
   NIBBLE_HD constexpr float value() const {
     const std::uint32_t finite = float_bits(Bits::value(bits & 0x7Fu));
-    return with_sign(bits_float(nan() ? 0x7FC00000u : finite), (bits & 0x80u) != 0);
+    return with_sign(bits_float(finite | (nan() ? 0x7FC00000u : 0u)), (bits & 0x80u) != 0);
   }
   NIBBLE_HD friend constexpr bool operator==(E4M3 a, E4M3 b) { return a.bits == b.bits; }
 

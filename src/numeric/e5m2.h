@@ -28,9 +28,11 @@ struct E5M2 {
   NIBBLE_HD constexpr bool nan() const { return (bits & 0x7Fu) > kInfinityCode; }
   NIBBLE_HD constexpr float value() const {
     const std::uint32_t code = bits & 0x7Fu;
-    const std::uint32_t special = code == kInfinityCode ? kInfinityBits : 0x7FC00000u;
-    const std::uint32_t finite = float_bits(Bits::value(code));
-    return with_sign(bits_float(code < kInfinityCode ? finite : special), (bits & 0x80u) != 0);
+    // The exponent of all ones reads as 2^16 here: setting FP32's own exponent makes the infinity of it, and
+    // the mantissa bits that stay make the NaNs.
+    const std::uint32_t magnitude =
+        float_bits(Bits::value(code)) | (code >= kInfinityCode ? kInfinityBits : 0u);
+    return with_sign(bits_float(magnitude), (bits & 0x80u) != 0);
   }
   NIBBLE_HD friend constexpr bool operator==(E5M2 a, E5M2 b) { return a.bits == b.bits; }
 
