@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// From words to the model and the recipes of a run, and the checks that need no data.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "models/hf_names.h"
+#include "train/run_config.h"
+
+namespace nibble {
+namespace {
+
+void at_least(const char* key, std::int64_t value, std::int64_t least) {
+  check_usage(value >= least, "{} = {} must be at least {}", key, value, least);
+}
+
+/// Written so that NaN fails.
+void between(const char* key, double value, double low, double high) {
+  check_usage(value >= low && value <= high, "{} = {} must lie between {} and {}", key, value, low, high);
+}
+
+void one_of(const char* key, const std::string& value, const std::vector<std::string>& words) {
+  check_usage(std::find(words.begin(), words.end(), value) != words.end(),
+              "{} = \"{}\" is not known{} It is one of {}.", key, value, did_you_mean(value, words, 1),
+              fmt::join(words, ", "));
+}
+
+void one_of(const char* key, const std::optional<std::string>& value, const std::vector<std::string>& words) {
+  if (value) one_of(key, *value, words);
+}
+
+void check_training(const RunConfig& c) {
+  at_least("training.steps", c.training.steps, 1);
+  at_least("training.batch", c.training.batch, 1);
+  at_least("training.sequence", c.training.sequence, 1);
+  at_least("training.micro_batch", c.training.micro_batch, 0);
+  at_least("training.seed", c.training.seed, 0);
+  at_least("training.threads", c.training.threads, 0);
+  check_usage(c.training.batch % c.micro_batch() == 0,
+              "training.micro_batch = {} must divide training.batch = {}", c.micro_batch(), c.training.batch);
+  one_of("training.backend", c.training.backend, {"ref", "cpu", "cuda"});
+  check_usage(!c.training.name.empty(),
+              "training.name is empty; it is the folder of the run below training.runs");
+  check_usage(c.parallel.data == 1, "parallel.data = {}: this version trains on one rank", c.parallel.data);
+}
+
+void check_optimizer(const RunConfig& c) {
+  const double huge = std::numeric_limits<float>::max();
+  between("optimizer.lr", c.optimizer.lr, 0, huge);
+  between("optimizer.beta1", c.optimizer.beta1, 0, 1 - 1e-9);
+  between("optimizer.beta2", c.optimizer.beta2, 0, 1 - 1e-9);
+  between("optimizer.eps", c.optimizer.eps, 0, huge);
+  between("optimizer.weight_decay", c.optimizer.weight_decay, 0, huge);
+  between("optimizer.clip", c.optimizer.clip, 0, huge);
+  one_of("schedule.kind", c.schedule.kind, {"wsd", "cosine", "linear", "constant"});
+  at_least("schedule.warmup_steps", c.schedule.warmup_steps, 0);
+  between("schedule.decay_fraction", c.schedule.decay_fraction, 0, 1);
+  between("schedule.final_ratio", c.schedule.final_ratio, 0, 1);
+}
+
+void check_precision(const RunConfig& c) {
+  find_recipe(c.precision.recipe);
+  find_recipe(c.protocol.baseline);
+  at_least("precision.sr_seed", c.precision.sr_seed, 0);
+  one_of("precision.profile", c.precision.profile, {"nvfp4.te", "nvfp4.te213"});
+  one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
+  one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
+  for (const OverrideSection& o : c.precision.overrides) {
+    one_of("precision.override.gemm", o.gemm, {"fprop", "dgrad", "wgrad"});
+    one_of("precision.override.operand", o.operand, {"a", "b"});
+    one_of("precision.override.tile", o.tile, {"row", "square"});
+    one_of("precision.override.rounding", o.rounding, {"nearest", "stochastic", "stochastic_exact"});
+    check_usage(!o.rotation || *o.rotation == 0 || *o.rotation == 16,
+                "precision.override.rotation = {} must be 0 or 16", o.rotation.value_or(0));
+    if (o.format) format_from_name(*o.format);
+  }
+}
+
+void check_rest(const RunConfig& c) {
+  check_usage(c.model.preset.empty() || c.model.path.empty(),
+              "model.preset and model.path are both given; a model comes from one of them");
+  between("data.validation_fraction", c.data.validation_fraction, 0, 0.9);
+  at_least("data.vocab_size", c.data.vocab_size, 257);
+  check_usage(!c.data.corpus.empty() || !c.data.files.empty(),
+              "[data] names no text: give data.corpus or data.files");
+  at_least("checkpoint.every", c.checkpoint.every, 0);
+  at_least("checkpoint.keep", c.checkpoint.keep, 1);
+  at_least("metrics.every", c.metrics.every, 1);
+  at_least("metrics.progress", c.metrics.progress, 1);
+  at_least("telemetry.every", c.telemetry.every, 0);
+  at_least("eval.every", c.eval.every, 0);
+  at_least("eval.sequences", c.eval.sequences, 1);
+  at_least("protocol.pairs", c.protocol.pairs, 1);
+  between("protocol.limit", c.protocol.limit, 0, 1);
+  at_least("faults.inject_nan_step", c.faults.inject_nan_step, -1);
+}
+
+RecipeOverride to_override(const OverrideSection& o) {
+  RecipeOverride out{.layers = o.layers, .from_step = o.from_step};
+  if (o.gemm) out.gemm = *o.gemm == "fprop" ? Gemm::Fprop : *o.gemm == "dgrad" ? Gemm::Dgrad : Gemm::Wgrad;
+  if (o.operand) out.operand = *o.operand == "a" ? Operand::A : Operand::B;
+  if (o.until_step) out.until_step = *o.until_step;
+  if (o.format) out.format = format_from_name(*o.format);
+  if (o.tile) out.tile = *o.tile == "row" ? Tile::Row : Tile::Square;
+  if (o.rounding) {
+    out.rounding = *o.rounding == "nearest"      ? Rounding::NearestEven
+                   : *o.rounding == "stochastic" ? Rounding::Stochastic
+                                                 : Rounding::StochasticExact;
+  }
+  if (o.rotation) out.rotation = static_cast<int>(*o.rotation);
+  return out;
+}
+
+std::optional<int> to_int(const std::optional<std::int64_t>& value) {
+  if (!value) return std::nullopt;
+  return static_cast<int>(std::clamp<std::int64_t>(*value, -1, std::numeric_limits<int>::max()));
+}
+
+RecipeEdits to_edits(const RunConfig& c) {
+  const PrecisionSection& p = c.precision;
+  RecipeEdits edits{.weights_2d = p.weights_2d,
+                    .rht = p.rht,
+                    .sr = p.sr,
+                    .sr_exact = p.sr_exact,
+                    .bf16_first = to_int(p.bf16_first),
+                    .bf16_last = to_int(p.bf16_last),
+                    .keep_bf16 = p.keep_bf16,
+                    .wgrad_sign_mismatch = c.faults.wgrad_sign_mismatch};
+  for (const OverrideSection& o : p.overrides) edits.overrides.push_back(to_override(o));
+  if (p.profile) edits.profile = *p.profile == "nvfp4.te" ? Profile::Te : Profile::Te213;
+  if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
+  if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
+  return edits;
+}
+
+}  // namespace
+
+void check_run_config(const RunConfig& config) {
+  check_training(config);
+  check_optimizer(config);
+  check_precision(config);
+  check_rest(config);
+}
+
+DecoderSpec model_of(const RunConfig& config) {
+  const ModelSection& m = config.model;
+  if (m.path.empty()) {
+    if (m.preset.empty()) return make_spec(m.fields);
+    return make_spec(merged(find_preset(m.preset).fields, m.fields));
+  }
+  check_usage(
+      m.fields == ModelFields{},
+      "model.path = \"{}\": the folder's config.json describes the model, so no other key of [model] may be "
+      "given",
+      m.path);
+  const std::filesystem::path file = std::filesystem::path(m.path) / "config.json";
+  std::ifstream in(file, std::ios::binary);
+  check_usage(in.good(), "model.path: cannot read {}; it must be a Hugging Face folder", file.string());
+  std::stringstream text;
+  text << in.rdbuf();
+  return spec_from_config_json(text.str(), file.string());
+}
+
+Recipe candidate_recipe(const RunConfig& config) {
+  RecipeEdits edits = to_edits(config);
+  const Recipe& named = find_recipe(config.precision.recipe);
+  // What the model's source says of it stands in for the scaled counts, never for what the user says.
+  if (!config.model.preset.empty() && quantizes(named)) {
+    const ModelPreset& preset = find_preset(config.model.preset);
+    if (!edits.bf16_first) edits.bf16_first = preset.bf16_first;
+    if (!edits.bf16_last) edits.bf16_last = preset.bf16_last;
+  }
+  return edited(named, edits);
+}
+
+Recipe baseline_recipe(const RunConfig& config) { return find_recipe(config.protocol.baseline); }
+
+}  // namespace nibble

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "train/run_config.h"
+
+/// The list of keys. `visit_keys(config, v)` calls v.section(name, meaning) and, for each key of it,
+/// v(name, value, effect, meaning); `C` is RunConfig or const RunConfig, so that one list reads and writes.
+namespace nibble::config {
+
+/// Whether a key changes what is computed.
+enum class Effect : bool { None, Maths };
+inline constexpr Effect kMaths = Effect::Maths, kNone = Effect::None;
+
+template <class Fields, class V>
+void visit_model_fields(Fields& f, V& v) {
+  v("pattern", f.pattern, kMaths, "hybrid model, a character a block: M Mamba-2, * attention, - MLP");
+  v("blocks", f.blocks, kMaths, "blocks of a Llama-like model (attention and MLP each)");
+  v("vocab_size", f.vocab_size, kMaths, "rows of embedding and head");
+  v("hidden", f.hidden, kMaths, "width of the residual stream");
+  v("ffn", f.ffn, kMaths, "width inside the MLP");
+  v("heads", f.heads, kMaths, "query heads");
+  v("kv_heads", f.kv_heads, kMaths, "key and value heads; unset: as many as heads");
+  v("head_dim", f.head_dim, kMaths, "width of a head; unset: hidden / heads");
+  v("max_sequence", f.max_sequence, kMaths, "longest sequence, written to config.json");
+  v("activation", f.activation, kMaths, "swiglu or relu2");
+  v("tied", f.tied, kMaths, "the head is the embedding");
+  v("qkv_bias", f.qkv_bias, kMaths, "biases on q, k, v (Qwen2)");
+  v("rope_theta", f.rope_theta, kMaths, "base of the rotary frequencies");
+  v("rope_factor", f.rope_factor, kMaths, "Llama-3 scaling of RoPE; unset: none");
+  v("rope_low_freq_factor", f.rope_low_freq_factor, kMaths, "of Llama-3 scaling");
+  v("rope_high_freq_factor", f.rope_high_freq_factor, kMaths, "of Llama-3 scaling");
+  v("rope_original_positions", f.rope_original_positions, kMaths, "of Llama-3 scaling");
+  v("mamba_heads", f.mamba_heads, kMaths, "Mamba-2 heads");
+  v("mamba_head_dim", f.mamba_head_dim, kMaths, "width of a Mamba-2 head");
+  v("mamba_groups", f.mamba_groups, kMaths, "groups of B and C");
+  v("mamba_state", f.mamba_state, kMaths, "state size");
+  v("mamba_conv", f.mamba_conv, kMaths, "kernel of the convolution");
+  v("mamba_chunk", f.mamba_chunk, kMaths, "chunk of the scan: speed, and the order of sums");
+  v("norm_eps", f.norm_eps, kMaths, "epsilon of RMSNorm");
+  v("init_sigma", f.init_sigma, kMaths, "standard deviation of the start values");
+}
+
+template <class C, class V>
+void visit_what(C& c, V& v) {
+  v.section("model",
+            "What is trained: a preset, a Hugging Face folder, or fields (which are laid over the preset).");
+  v("preset", c.model.preset, kMaths, "name of a preset; `nibble help presets` lists them");
+  v("path", c.model.path, kMaths, "Hugging Face folder with a config.json");
+  visit_model_fields(c.model.fields, v);
+  v.section("data", "What it is trained on.");
+  v("corpus", c.data.corpus, kMaths, "bundled corpus; data.files take its place when they are given");
+  v("files", c.data.files, kMaths, "text files, a document each, to train on");
+  v("validation_files", c.data.validation_files, kMaths, "text files to validate on");
+  v("validation_fraction", c.data.validation_fraction, kMaths,
+    "share at the end of the last training file that is kept for validation when there are no "
+    "validation_files");
+  v("tokenizer", c.data.tokenizer, kMaths,
+    "bpe (trained on the training text), byte, or a path to tokenizer.json");
+  v("vocab_size", c.data.vocab_size, kMaths, "tokens of a BPE that is trained");
+  v("cache", c.data.cache, kNone, "folder for token shards");
+}
+
+template <class C, class V>
+void visit_how(C& c, V& v) {
+  v.section("optimizer", "AdamW with FP32 master weights and states.");
+  v("lr", c.optimizer.lr, kMaths, "peak learning rate");
+  v("beta1", c.optimizer.beta1, kMaths, "decay of the first moment");
+  v("beta2", c.optimizer.beta2, kMaths, "decay of the second moment");
+  v("eps", c.optimizer.eps, kMaths, "added to the root of the second moment");
+  v("weight_decay", c.optimizer.weight_decay, kMaths, "decoupled; on tensors of two or more dimensions only");
+  v("clip", c.optimizer.clip, kMaths, "largest global gradient norm; 0: no clipping");
+  v.section("schedule", "The learning rate over the run.");
+  v("kind", c.schedule.kind, kMaths, "wsd, cosine, linear or constant");
+  v("warmup_steps", c.schedule.warmup_steps, kMaths, "the first W steps run at lr (step + 1) / W");
+  v("decay_fraction", c.schedule.decay_fraction, kMaths, "wsd: share of the run that decays");
+  v("final_ratio", c.schedule.final_ratio, kMaths, "of lr, reached at the last step");
+  v.section("training", "Length, batch and machine.");
+  v("name", c.training.name, kNone, "folder of the run below `runs`");
+  v("runs", c.training.runs, kNone, "folder of all runs");
+  v("steps", c.training.steps, kMaths, "optimizer steps");
+  v("batch", c.training.batch, kMaths, "sequences of a step");
+  v("micro_batch", c.training.micro_batch, kMaths, "sequences at a time, a divisor of batch; 0: all at once");
+  v("sequence", c.training.sequence, kMaths, "tokens of a sequence");
+  v("seed", c.training.seed, kMaths, "of start values and data order");
+  v("threads", c.training.threads, kNone,
+    "threads; 0: as many as the machine has. Results do not depend on it");
+  v("backend", c.training.backend, kMaths, "ref, cpu or cuda");
+}
+
+template <class O, class V>
+void visit_override(O& o, V& v) {
+  v("layers", o.layers, kMaths, "glob over names of linears");
+  v("gemm", o.gemm, kMaths, "fprop, dgrad or wgrad; unset: all");
+  v("operand", o.operand, kMaths, "a or b; unset: both");
+  v("from_step", o.from_step, kMaths, "first step it holds for");
+  v("until_step", o.until_step, kMaths, "first step it no longer holds for; unset: the end");
+  v("format", o.format, kMaths, "bf16, nvfp4, mxfp4, ...");
+  v("tile", o.tile, kMaths, "row or square");
+  v("rounding", o.rounding, kMaths, "nearest, stochastic or stochastic_exact");
+  v("rotation", o.rotation, kMaths, "0 or 16");
+}
+
+template <class C, class V>
+void visit_precision(C& c, V& v) {
+  v.section("precision", "The recipe and its switches. An unset switch is as the recipe has it.");
+  v("recipe", c.precision.recipe, kMaths, "fp32, bf16 or nvfp4; of a comparison, the candidate's");
+  v("sr_seed", c.precision.sr_seed, kMaths, "of stochastic rounding, apart from training.seed");
+  v("weights_2d", c.precision.weights_2d, kMaths, "16x16 weight tiles");
+  v("rht", c.precision.rht, kMaths, "random Hadamard transform of the wgrad operands");
+  v("sr", c.precision.sr, kMaths, "stochastic rounding of both copies of dy");
+  v("sr_exact", c.precision.sr_exact, kMaths, "24 random bits a value instead of the hardware's 8");
+  v("bf16_first", c.precision.bf16_first, kMaths,
+    "first blocks in BF16; unset: the preset's, or 2 of 62 scaled");
+  v("bf16_last", c.precision.bf16_last, kMaths,
+    "last blocks in BF16; unset: the preset's, or 8 of 62 scaled");
+  v("keep_bf16", c.precision.keep_bf16, kMaths,
+    "globs over names of linears kept in BF16, such as \"*.mamba.out\"");
+  v("profile", c.precision.profile, kMaths, "whose arithmetic: nvfp4.te or nvfp4.te213");
+  v("non_finite", c.precision.non_finite, kMaths, "a NaN or infinity in an operand: detect (stop), or as_te");
+  v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
+  v.overrides("override", c.precision.overrides);
+}
+
+template <class C, class V>
+void visit_around(C& c, V& v) {
+  v.section("parallel", "Ranks.");
+  v("data", c.parallel.data, kNone, "ranks of data parallelism; 1");
+  v.section("checkpoint", "Saving.");
+  v("every", c.checkpoint.every, kNone, "steps between checkpoints; 0: at the end alone");
+  v("keep", c.checkpoint.keep, kNone, "newest checkpoints that are kept");
+  v("resume", c.checkpoint.resume, kNone, "continue from the newest checkpoint");
+  v.section("metrics", "metrics.jsonl and the progress line.");
+  v("every", c.metrics.every, kNone, "steps between rows of metrics.jsonl");
+  v("progress", c.metrics.progress, kNone, "steps between progress lines");
+  v.section("telemetry", "What quantisation does, a layer, GEMM and operand at a time.");
+  v("every", c.telemetry.every, kNone, "steps between measurements; 0: never");
+  v("layers", c.telemetry.layers, kNone, "globs over names of linears; empty: all");
+  v.section("eval", "Validation loss on fixed sequences.");
+  v("every", c.eval.every, kNone, "steps between evaluations; 0: every 5 % of the run");
+  v("sequences", c.eval.sequences, kNone, "validation sequences");
+  v.section("protocol", "The comparison that `nibble validate` runs.");
+  v("baseline", c.protocol.baseline, kNone, "the recipe to compare with");
+  v("pairs", c.protocol.pairs, kNone, "pairs of runs, each with its own seed");
+  v("aa_arm", c.protocol.aa_arm, kNone, "run the candidate again with another stochastic-rounding seed");
+  v("abort", c.protocol.abort, kNone, "stop after a sustained gap above the limit");
+  v("limit", c.protocol.limit, kNone, "largest relative gap accepted; 0: from the model's size");
+  v.section("faults", "Planted faults, to see the guards work.");
+  v("inject_nan_step", c.faults.inject_nan_step, kMaths, "step whose gradients get a NaN; -1: none");
+  v("wgrad_sign_mismatch", c.faults.wgrad_sign_mismatch, kMaths,
+    "rotate the wgrad operands by different signs");
+}
+
+template <class C, class V>
+void visit_keys(C& c, V& v) {
+  visit_what(c, v);
+  visit_how(c, v);
+  visit_precision(c, v);
+  visit_around(c, v);
+}
+
+}  // namespace nibble::config

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "base/error.h"
+#include "models/parameters.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string usage_error(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::Usage) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+RunConfig parse(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return parse_run_config(text, "run.toml", sets);
+}
+
+std::string parse_error(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return usage_error([&] { parse(text, sets); });
+}
+
+TEST(RunConfig, AnEmptyFileIsTheDefaults) { EXPECT_EQ(parse(""), RunConfig{}); }
+
+TEST(RunConfig, ReadsEveryTypeOfValue) {
+  const RunConfig c = parse(R"(
+[model]
+preset = "hybrid-tiny"
+vocab_size = 2048
+[optimizer]
+lr = 1
+[training]
+steps = 12
+[precision]
+rht = false
+keep_bf16 = ["*.mamba.out", "blocks.3.*"]
+[[precision.override]]
+layers = "*.mlp.*"
+gemm = "wgrad"
+until_step = 100
+format = "bf16"
+)");
+  EXPECT_EQ(c.model.preset, "hybrid-tiny");
+  EXPECT_EQ(c.model.fields.vocab_size, 2048);
+  EXPECT_EQ(c.optimizer.lr, 1.0);
+  EXPECT_EQ(c.training.steps, 12);
+  EXPECT_EQ(c.precision.rht, false);
+  EXPECT_EQ(c.precision.keep_bf16, (std::vector<std::string>{"*.mamba.out", "blocks.3.*"}));
+  ASSERT_EQ(c.precision.overrides.size(), 1u);
+  EXPECT_EQ(c.precision.overrides[0].gemm, "wgrad");
+  EXPECT_EQ(c.precision.overrides[0].until_step, 100);
+}
+
+TEST(RunConfig, AnUnknownKeyNamesFileLineAndTheNearestKey) {
+  const std::string text = parse_error("[training]\nsteps = 3\nmirco_batch = 2\n");
+  EXPECT_THAT(text, HasSubstr("run.toml:3"));
+  EXPECT_THAT(text, HasSubstr("training.mirco_batch"));
+  EXPECT_THAT(text, HasSubstr("did you mean \"training.micro_batch\"?"));
+}
+
+TEST(RunConfig, AKeyOfAnotherSectionIsSuggestedThere) {
+  EXPECT_THAT(parse_error("[training]\nlr = 0.1\n"), HasSubstr("did you mean \"optimizer.lr\"?"));
+  EXPECT_THAT(parse_error("steps = 3\n"), HasSubstr("did you mean \"training.steps\"?"));
+}
+
+TEST(RunConfig, AnUnknownSectionSuggestsTheNearest) {
+  const std::string text = parse_error("[training]\n[optimiser]\nlr = 1.0\n");
+  EXPECT_THAT(text, HasSubstr("run.toml:2"));
+  EXPECT_THAT(text, HasSubstr("did you mean \"optimizer\"?"));
+}
+
+TEST(RunConfig, AnUnknownKeyOfAnOverrideIsFound) {
+  EXPECT_THAT(parse_error("[[precision.override]]\nfromat = \"bf16\"\n"),
+              HasSubstr("did you mean \"precision.override.format\"?"));
+}
+
+TEST(RunConfig, AWrongTypeSaysWhatWasFound) {
+  const std::string text = parse_error("[training]\nsteps = \"many\"\n");
+  EXPECT_THAT(text, HasSubstr("run.toml:2: training.steps must be an integer, not a string"));
+  EXPECT_THAT(parse_error("[precision]\nrht = 1\n"), HasSubstr("must be true or false"));
+  EXPECT_THAT(parse_error("[precision]\nkeep_bf16 = [1]\n"), HasSubstr("must be a string"));
+  EXPECT_THAT(parse_error("[precision]\noverride = 3\n"), HasSubstr("[[precision.override]]"));
+}
+
+TEST(RunConfig, BrokenTomlNamesTheLine) {
+  EXPECT_THAT(parse_error("[training]\nsteps = = 3\n"), HasSubstr("run.toml:2: not valid TOML"));
+}
+
+TEST(RunConfig, AMissingFileIsNamed) {
+  EXPECT_THAT(usage_error([] { load_run_config("no/such.toml"); }), HasSubstr("no/such.toml"));
+}
+
+TEST(Sets, LieOverTheFile) {
+  const RunConfig c = parse("[training]\nsteps = 3\nname = \"a\"\n",
+                            {"training.steps=200", "model.preset=llama-tiny", "training.name=\"b\"",
+                             "precision.rht=false", "precision.keep_bf16=[\"*.out\"]", "optimizer.lr=3e-4"});
+  EXPECT_EQ(c.training.steps, 200);
+  EXPECT_EQ(c.model.preset, "llama-tiny");
+  EXPECT_EQ(c.training.name, "b");
+  EXPECT_EQ(c.precision.rht, false);
+  EXPECT_EQ(c.precision.keep_bf16, std::vector<std::string>{"*.out"});
+  EXPECT_EQ(c.optimizer.lr, 3e-4);
+}
+
+TEST(Sets, ErrorsNameTheOption) {
+  EXPECT_THAT(parse_error("", {"training.stpes=2"}), HasSubstr("did you mean \"training.steps\"?"));
+  EXPECT_THAT(parse_error("", {"training.steps=many"}),
+              HasSubstr("--set training.steps=many: training.steps must be"));
+  EXPECT_THAT(parse_error("", {"steps=2"}), HasSubstr("expected section.key=value"));
+}
+
+TEST(Values, ThatNoRunCanHaveAreRefused) {
+  EXPECT_THAT(parse_error("", {"training.steps=0"}), HasSubstr("training.steps = 0 must be at least 1"));
+  EXPECT_THAT(parse_error("", {"training.micro_batch=3"}), HasSubstr("must divide training.batch = 8"));
+  EXPECT_THAT(parse_error("", {"schedule.kind=cosin"}), HasSubstr("did you mean \"cosine\"?"));
+  EXPECT_THAT(parse_error("", {"precision.recipe=nvpf4"}), HasSubstr("did you mean \"nvfp4\"?"));
+  EXPECT_THAT(parse_error("", {"optimizer.lr=nan"}), HasSubstr("optimizer.lr"));
+  EXPECT_THAT(parse_error("", {"training.backend=gpu"}), HasSubstr("ref, cpu, cuda"));
+}
+
+TEST(ToToml, ReadsBackAsTheSameConfiguration) {
+  RunConfig c;
+  EXPECT_EQ(parse(to_toml(c)), c);
+  c.model.preset = "hybrid-tiny";
+  c.model.fields.norm_eps = 1e-6;
+  c.model.fields.tied = true;
+  c.training.name = "a \"quoted\"\\ name\twith \x01 é";
+  c.optimizer.lr = 0.1 + 0.2;
+  c.optimizer.clip = 3;
+  c.precision.keep_bf16 = {"*.out"};
+  OverrideSection forward;
+  forward.gemm = "fprop";
+  forward.from_step = 7;
+  forward.format = "bf16";
+  OverrideSection unrotated;
+  unrotated.rotation = 0;
+  c.precision.overrides = {forward, unrotated};
+  c.faults.inject_nan_step = 5;
+  EXPECT_EQ(parse(to_toml(c)), c) << to_toml(c);
+  EXPECT_EQ(to_toml(parse(to_toml(c))), to_toml(c));
+}
+
+TEST(Resume, NeedsEqualMathsAndNothingElse) {
+  RunConfig before;
+  RunConfig now = before;
+  now.training.threads = 7;
+  now.checkpoint.every = 10;
+  now.training.name = "elsewhere";
+  check_can_resume(before, now);
+  now.optimizer.lr = 0.5;
+  now.precision.rht = false;
+  now.precision.overrides = {{.gemm = "fprop"}};
+  const std::string text = usage_error([&] { check_can_resume(before, now); });
+  EXPECT_THAT(text, HasSubstr("optimizer.lr was 0.001 and is 0.5"));
+  EXPECT_THAT(text, HasSubstr("precision.rht was unset and is false"));
+  EXPECT_THAT(text, HasSubstr("precision.override[0].gemm was unset and is \"fprop\""));
+  EXPECT_THAT(text, Not(HasSubstr("threads")));
+}
+
+TEST(Keys, AreUniqueAndExplained) {
+  std::set<std::string> seen;
+  for (const ConfigKey& key : config_keys()) {
+    EXPECT_TRUE(seen.insert(key.section + "." + key.name).second) << key.name;
+    EXPECT_FALSE(key.meaning.empty()) << key.name;
+  }
+  EXPECT_THAT(config_reference(), HasSubstr("[protocol]"));
+  EXPECT_THAT(config_reference(), HasSubstr("[[precision.override]]"));
+}
+
+TEST(ModelOf, LaysFieldsOverThePreset) {
+  const DecoderSpec spec = model_of(parse("[model]\npreset = \"llama-tiny\"\nvocab_size = 512\n"));
+  EXPECT_EQ(spec.vocab, 512);
+  EXPECT_EQ(spec.blocks(), 4);
+  EXPECT_THAT(usage_error([] { model_of(parse("")); }), HasSubstr("model.preset"));
+}
+
+TEST(ModelOf, ReadsAHuggingFaceFolder) {
+  RunConfig c;
+  c.model.path = NIBBLE_SOURCE_DIR "/tests/golden/models/nemotron_h";
+  EXPECT_EQ(model_of(c).family, "nemotron_h");
+  c.model.fields.hidden = 8;
+  usage_error([&] { model_of(c); });
+}
+
+TEST(Recipes, OfTheCandidateHaveTheSwitchesAndThoseOfTheBaselineNone) {
+  const RunConfig c =
+      parse("[model]\npreset = \"paper-8b\"\n[precision]\nrht = false\nprofile = \"nvfp4.te213\"\n");
+  const Recipe candidate = candidate_recipe(c);
+  EXPECT_EQ(candidate.wgrad.a.rotation, 0);
+  EXPECT_EQ(candidate.fprop.a.profile, Profile::Te213);
+  EXPECT_EQ(candidate.first_blocks, 0);  // the preset's
+  EXPECT_EQ(candidate.last_blocks, 8);
+  EXPECT_EQ(baseline_recipe(c).name, "bf16");
+}
+
+TEST(Recipes, OfAnUnquantisedRunTakeNoCountsFromThePreset) {
+  const Recipe recipe =
+      candidate_recipe(parse("[model]\npreset = \"paper-8b\"\n[precision]\nrecipe = \"bf16\"\n"));
+  EXPECT_FALSE(recipe.last_blocks.has_value());
+}
+
+class ShippedConfig : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ShippedConfig, DescribesARunThatItsRecipeAccepts) {
+  const RunConfig c = load_run_config(std::string(NIBBLE_SOURCE_DIR "/configs/") + GetParam());
+  const DecoderSpec spec = model_of(c);
+  const std::vector<LinearInfo> all = linears(spec);
+  check_recipe(candidate_recipe(c), all, c.micro_batch() * c.training.sequence);
+  EXPECT_LE(c.training.sequence, spec.max_seq);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShippedConfig,
+                         ::testing::Values("quickstart.toml", "pilot-llama-124m.toml",
+                                           "pilot-hybrid-1b.toml"));
+
+TEST(Quickstart, FitsItsBudget) {
+  const RunConfig c = load_run_config(NIBBLE_SOURCE_DIR "/configs/quickstart.toml");
+  double matmul = 0;
+  for (const ParamInfo& p : parameters(model_of(c)))
+    matmul += p.is_matmul ? static_cast<double>(p.size()) : 0;
+  EXPECT_LE(matmul * static_cast<double>(c.tokens_per_step()), 5e9);
+  EXPECT_GE(c.training.steps, 300);
+  EXPECT_EQ(c.data.vocab_size, model_of(c).vocab);
+}
+
+}  // namespace
+}  // namespace nibble
