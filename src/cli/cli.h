@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/device.h"
+#include "train/run_config.h"
+
 namespace nibble {
 
 /// What a verb gives back to the shell: 0 done or verdict pass, 1 error, 2 bad usage or configuration, 3
@@ -28,8 +31,8 @@ Verb add_bench(CLI::App& app);
 
 /// --backend and --threads, which every verb that computes has.
 struct MachineOptions {
-  std::string backend = "cpu";
-  int threads = 0;
+  std::string backend;  ///< empty: the configuration's, or cpu
+  int threads = -1;     ///< negative: the configuration's, or one a hardware thread
 };
 void add_machine_options(CLI::App& app, MachineOptions& options);
 
@@ -40,7 +43,10 @@ struct ConfigOptions {
 };
 void add_config_options(CLI::App& app, ConfigOptions& options);
 
-/// The version of this binary, as --version and the logs say it.
-const char* version();
+/// The configuration with --set, --backend and --threads laid over it.
+RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine);
+
+/// The stream that the machine options ask for, for verbs without a configuration.
+Stream open_stream(const MachineOptions& machine, Device& device);
 
 }  // namespace nibble

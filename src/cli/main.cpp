@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/cli.h"
+#include "train/setup.h"
 
 namespace nibble {
 namespace {
@@ -45,7 +46,7 @@ void print_completion() {
 
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "nibble");
-  app.set_version_flag("--version", fmt::format("nibble {}", version()));
+  app.set_version_flag("--version", fmt::format("nibble {}", nibble_version()));
   app.footer(kExitCodes);
   app.require_subcommand(0, 1);
   std::map<CLI::App*, Verb> verbs;

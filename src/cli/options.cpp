@@ -1,21 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/cli.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace nibble {
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {
-  app.add_option("--backend", options.backend, "Where to compute: ref (plain loops, slow on purpose) or cpu")
-      ->capture_default_str();
+  app.add_option("--backend", options.backend, "Where to compute: ref (plain loops, slow on purpose) or cpu");
   app.add_option("--threads", options.threads, "Threads; 0: one a hardware thread. Never changes a result")
-      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
 }
 
 void add_config_options(CLI::App& app, ConfigOptions& options) {
   app.add_option("FILE.toml", options.path, "The configuration")->required();
-  app.add_option("--set", options.overrides, "Override a key: --set training.steps=200 (TOML value syntax)");
+  app.add_option("--set", options.overrides, "Override a key: --set training.steps=200 (TOML value syntax)")
+      ->take_all();
 }
 
-const char* version() { return NIBBLE_VERSION; }
+RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine) {
+  std::vector<std::string> sets = config.overrides;
+  if (!machine.backend.empty()) sets.push_back(fmt::format("training.backend=\"{}\"", machine.backend));
+  if (machine.threads >= 0) sets.push_back(fmt::format("training.threads={}", machine.threads));
+  return load_run_config(config.path, sets);
+}
+
+Stream open_stream(const MachineOptions& machine, Device& device) {
+  return Stream(backend_from_name(machine.backend.empty() ? "cpu" : machine.backend), device,
+                std::max(machine.threads, 0));
+}
 
 }  // namespace nibble

@@ -31,9 +31,10 @@ ExitCode run(const Options& o) {
                                            ? std::filesystem::path(o.directory) / "golden.safetensors"
                                            : std::filesystem::path(o.golden);
   HostDevice host;
-  Stream stream(backend_from_name(o.machine.backend), host, o.machine.threads);
+  Stream stream = open_stream(o.machine, host);
   const VerifyReport r = verify_model(o.directory, golden, stream, find_recipe(o.recipe));
-  fmt::print("{} on {}, recipe {}, against {}\n", o.directory, o.machine.backend, o.recipe, golden.string());
+  fmt::print("{} on {}, recipe {}, against {}\n", o.directory, name_of(stream.kind()), o.recipe,
+             golden.string());
   fmt::print("  loss {:.9f}, golden {:.9f}\n", r.loss, r.golden_loss);
   print_row("logits / largest logit", r.logit_error, VerifyReport::kLogitBound, r.bounds_apply);
   print_row("loss, relative", r.loss_error, VerifyReport::kLossBound, r.bounds_apply);

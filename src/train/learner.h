@@ -43,6 +43,7 @@ class Learner {
 
   const LearnerConfig& config() const { return config_; }
   ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
   std::int64_t steps_done() const { return steps_done_; }
 
   /// One step on ids_T and targets_T, [batch * sequence] tokens. step.cpp.

@@ -21,6 +21,8 @@ class RunSetup {
   /// Prepares the data (from the cache when it is there). Throws Error{Usage} when model and data do not fit:
   /// a vocabulary smaller than the tokenizer's, a sequence longer than the data.
   explicit RunSetup(const RunConfig& config);
+  RunSetup(const RunSetup&) = delete;
+  RunSetup& operator=(const RunSetup&) = delete;
 
   const RunConfig& config() const { return config_; }
   const DecoderSpec& model() const { return model_; }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "cli/cli.h"
+#include "io/file.h"
+#include "models/parameters.h"
+#include "telemetry/console_sink.h"
+#include "train/setup.h"
+
+namespace nibble {
+namespace {
+
+struct Options {
+  ConfigOptions config;
+  MachineOptions machine;
+  bool resume = false;
+};
+
+HeaderEvent header_of(const RunSetup& setup, const Learner& learner, BackendKind backend) {
+  const RunConfig& c = setup.config();
+  HeaderEvent h;
+  h.run = c.training.name;
+  h.recipe = learner.config().recipe.name;
+  h.backend = name_of(backend);
+  h.version = nibble_version();
+  h.config = maths_hash(c, true);
+  h.data = setup.contract().at("data");
+  h.init = weights_hash(learner.params());
+  h.seed = learner.config().seed;
+  h.sr_seed = learner.config().sr_seed;
+  h.steps = c.training.steps;
+  h.tokens_per_step = c.tokens_per_step();
+  h.parameters = param_count(setup.model());
+  h.warmup_steps = c.schedule.warmup_steps;
+  h.decay_start = learner.config().schedule.decay_start();
+  h.emulated = quantizes(learner.config().recipe);
+  return h;
+}
+
+ExitCode run(const Options& o) {
+  const RunConfig config = load_with(o.config, o.machine);
+  const bool resume = o.resume || config.checkpoint.resume;
+  const SignalGuard signals;
+  const RunSetup setup(config);
+  HostDevice host;
+  Stream stream(backend_from_name(config.training.backend), host, static_cast<int>(config.training.threads));
+  const std::uint64_t seed = static_cast<std::uint64_t>(config.training.seed);
+  Learner learner(stream, setup.learner(candidate_recipe(config), seed,
+                                        static_cast<std::uint64_t>(config.precision.sr_seed)));
+  const std::filesystem::path directory = run_directory(config);
+  if (const auto moved = open_run_directory(directory, resume))
+    fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
+  write_file(directory / "run.toml", to_toml(config));
+
+  const SampleOrder order = setup.order(seed);
+  RunPlan plan;
+  plan.directory = directory;
+  plan.eval_steps = plain_eval_steps(config.training.steps, config.eval.every);
+  plan.checkpoint_every = config.checkpoint.every;
+  plan.checkpoint_keep = static_cast<int>(config.checkpoint.keep);
+  plan.telemetry_every = config.telemetry.every;
+  plan.telemetry_layers = config.telemetry.layers;
+  plan.identity = setup.contract();
+  plan.identity["precision"] = maths_hash(config, true);
+  plan.header = header_of(setup, learner, stream.kind());
+  plan.resume = resume;
+  const auto console = std::make_shared<ConsoleSink>(console_options_for(stdout, config.metrics.progress));
+  const RunResult result =
+      run_training(learner, {order, setup.validation(), setup.data().tokenizer}, plan, console, signals);
+  if (result.end == RunEnd::Signal) {
+    fmt::print("stopped by signal {} after step {}; saved {}. Continue with: nibble train {} --resume\n",
+               result.signal, result.steps, result.checkpoint.string(), o.config.path);
+    return 128 + result.signal;
+  }
+  fmt::print("done: {} steps, {}\n", result.steps, result.checkpoint.string());
+  return 0;
+}
+
+}  // namespace
+
+Verb add_train(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  add_config_options(app, o->config);
+  add_machine_options(app, o->machine);
+  app.add_flag("--resume", o->resume, "Continue the run from its newest valid checkpoint, bit for bit");
+  app.footer(
+      "The run's folder is training.runs/training.name: run.toml, metrics.jsonl, telemetry.jsonl, "
+      "checkpoints/.");
+  return [o] { return run(*o); };
+}
+
+}  // namespace nibble

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "validate/run_arms.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/jsonl.h"
+#include "models/parameters.h"
+#include "validate/decide.h"
+#include "validate/sequential.h"
+
+namespace nibble {
+namespace {
+
+/// The batch hash of every step an arm trained, and the hash of its initial weights, from its log.
+struct ArmLog {
+  std::string init;
+  std::map<std::int64_t, std::string> batches;
+  BaselineLosses losses;
+};
+
+ArmLog read_log(const std::filesystem::path& path) {
+  ArmLog log;
+  const std::string where = path.string();
+  for (const Json& line : read_jsonl(path)) {
+    const std::string type = json_get<std::string>(line, "type", where);
+    if (type == "header") log.init = json_get<std::string>(line, "init", where);
+    if (type != "train" && type != "val") continue;
+    const std::int64_t step = json_get<std::int64_t>(line, "step", where);
+    const double loss = json_get<double>(line, "loss", where);
+    if (type == "val") {
+      log.losses.val[step] = loss;
+    } else {
+      log.losses.train[step] = loss;
+      log.batches[step] = line.at("batch_hash").dump();
+    }
+  }
+  return log;
+}
+
+/// Throws unless both arms started from the same bytes and saw the same batches in every step they share.
+void require_paired(const ArmSpec& a, const ArmLog& log_a, const ArmSpec& b, const ArmLog& log_b) {
+  check(log_a.init == log_b.init,
+        "{} and {} did not start from the same bytes ({} and {}): not a paired comparison", a.directory,
+        b.directory, log_a.init, log_b.init);
+  for (const auto& [step, hash] : log_b.batches) {
+    const auto it = log_a.batches.find(step);
+    check(it == log_a.batches.end() || it->second == hash,
+          "{} and {} saw different batches in step {}: not a paired comparison. Were data files changed "
+          "between "
+          "the arms?",
+          a.directory, b.directory, step);
+  }
+}
+
+std::vector<EvalPoint> points(const std::vector<EvalEvent>& events) {
+  std::vector<EvalPoint> out;
+  for (const EvalEvent& e : events)
+    if (e.step > 0) out.push_back({e.step, e.tokens, e.loss});
+  return out;
+}
+
+class Arms {
+ public:
+  Arms(const RunSetup& setup, Stream& stream, const Protocol& protocol,
+       const std::filesystem::path& directory, bool resume, const SignalGuard& signals)
+      : setup_(setup),
+        stream_(stream),
+        protocol_(protocol),
+        directory_(directory),
+        resume_(resume),
+        signals_(signals) {}
+
+  /// Trains one arm. Returns false when a signal ended it.
+  bool run(const ArmSpec& arm, const std::shared_ptr<ConsoleSink>& console) {
+    const bool is_baseline = arm.name == "baseline";
+    const Recipe recipe = is_baseline ? baseline_recipe(setup_.config()) : candidate_recipe(setup_.config());
+    Learner learner(stream_, setup_.learner(recipe, arm.seed, arm.sr_seed));
+    const SampleOrder order = setup_.order(arm.seed);
+    const RunData data{order, setup_.validation(), setup_.data().tokenizer};
+    const RunPlan plan = plan_of(arm, recipe, learner);
+    std::filesystem::create_directories(plan.directory);
+    write_file(plan.directory / "run.toml", to_toml(setup_.config()));
+    if (console && !is_baseline) console->attach_baseline(baseline_log_.losses);
+
+    AbortMonitor abort(protocol_.abort);
+    const auto stop = [&](const EvalEvent& e) { return should_stop(abort, arm, e); };
+    const bool judged = arm.name == "candidate" && setup_.config().protocol.abort;
+    if (!train(learner, data, plan, console, arm, judged ? stop : std::function<bool(const EvalEvent&)>{}))
+      return false;
+    const ArmLog log = read_log(plan.directory / "metrics.jsonl");
+    if (is_baseline) {
+      baseline_ = arm;
+      baseline_log_ = log;
+    } else {
+      require_paired(baseline_, baseline_log_, arm, log);
+    }
+    return true;
+  }
+
+  Evidence evidence;
+
+ private:
+  bool train(Learner& learner, const RunData& data, const RunPlan& plan,
+             const std::shared_ptr<ConsoleSink>& console, const ArmSpec& arm,
+             const std::function<bool(const EvalEvent&)>& stop) {
+    PairData& pair = pair_of(arm);
+    try {
+      const RunResult result = run_training(learner, data, plan, console, signals_, stop);
+      if (result.end == RunEnd::Signal) return false;
+      curve_of(pair, arm) = points(result.evaluations);
+      evidence.alarms.insert(evidence.alarms.end(), result.alarms.begin(), result.alarms.end());
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::NonFinite || arm.name == "baseline") throw;
+      // The candidate's own failure is the answer, not an accident: it is judged.
+      const std::int64_t step = learner.steps_done();
+      AlarmEvent alarm;
+      alarm.step = step;
+      alarm.severity = Severity::Fault;
+      alarm.rule = "non_finite";
+      alarm.text = e.what();
+      evidence.alarms.push_back(alarm);
+      evidence.abort = AbortRecord{.step = step,
+                                   .tokens = step * protocol_.tokens_per_step,
+                                   .rule = "non_finite",
+                                   .arm = arm.directory};
+      if (console) console->on(alarm);
+    }
+    return true;
+  }
+
+  bool should_stop(AbortMonitor& abort, const ArmSpec& arm, const EvalEvent& e) {
+    if (e.step == 0) return false;
+    const auto it = baseline_log_.losses.val.find(e.step);
+    if (it == baseline_log_.losses.val.end()) return false;
+    const double gap = (e.loss - it->second) / it->second;
+    const double sigma = protocol_.noise.assumed_sigma;
+    if (!abort.push(e.step, gap, sigma)) return false;
+    evidence.abort = AbortRecord{.step = e.step,
+                                 .tokens = e.tokens,
+                                 .gap = gap,
+                                 .threshold = abort.threshold(sigma),
+                                 .rule = "sustained_gap",
+                                 .arm = arm.directory};
+    return true;
+  }
+
+  RunPlan plan_of(const ArmSpec& arm, const Recipe& recipe, const Learner& learner) {
+    const RunConfig& c = setup_.config();
+    RunPlan plan;
+    plan.directory = directory_ / arm.directory;
+    plan.eval_steps = protocol_.eval_steps;
+    plan.eval_steps.insert(plan.eval_steps.begin(), 0);
+    plan.checkpoint_every = c.checkpoint.every;
+    plan.checkpoint_keep = static_cast<int>(c.checkpoint.keep);
+    plan.telemetry_every = c.telemetry.every;
+    plan.telemetry_layers = c.telemetry.layers;
+    plan.alarms = protocol_.alarms;
+    plan.resume = resume_;
+    plan.identity = protocol_.contract;
+    plan.identity["recipe"] = maths_hash(c, true) + "/" + arm.name;
+    plan.identity["protocol"] = protocol_hash(protocol_);
+    plan.header = header_of(arm, recipe, learner);
+    return plan;
+  }
+
+  HeaderEvent header_of(const ArmSpec& arm, const Recipe& recipe, const Learner& learner) {
+    HeaderEvent h;
+    h.run = setup_.config().training.name;
+    h.arm = arm.name;
+    h.recipe = recipe.name;
+    h.backend = name_of(stream_.kind());
+    h.version = nibble_version();
+    h.protocol = protocol_hash(protocol_);
+    h.config = maths_hash(setup_.config(), true);
+    h.data = protocol_.contract.at("data");
+    // A learner is built with its start values, so this is the state before step 0 also for a resumed arm.
+    h.init = weights_hash(learner.params());
+    h.seed = arm.seed;
+    h.sr_seed = arm.sr_seed;
+    h.steps = protocol_.steps;
+    h.tokens_per_step = protocol_.tokens_per_step;
+    h.parameters = protocol_.parameters;
+    h.warmup_steps = protocol_.warmup_steps;
+    h.decay_start = protocol_.decay_start;
+    h.emulated = quantizes(recipe);
+    return h;
+  }
+
+  PairData& pair_of(const ArmSpec& arm) {
+    for (PairData& p : evidence.pairs)
+      if (p.pair == arm.pair) return p;
+    evidence.pairs.push_back({.pair = arm.pair, .baseline = {}, .candidate = {}, .candidate_aa = {}});
+    return evidence.pairs.back();
+  }
+
+  static std::vector<EvalPoint>& curve_of(PairData& pair, const ArmSpec& arm) {
+    if (arm.name == "baseline") return pair.baseline;
+    return arm.name == "candidate" ? pair.candidate : pair.candidate_aa;
+  }
+
+  const RunSetup& setup_;
+  Stream& stream_;
+  const Protocol& protocol_;
+  std::filesystem::path directory_;
+  bool resume_;
+  const SignalGuard& signals_;
+  ArmSpec baseline_;  ///< of the pair at hand
+  ArmLog baseline_log_;
+};
+
+/// Writes the protocol, or makes sure that the one that is there is the same.
+void freeze(const Protocol& protocol, const std::filesystem::path& directory, bool resume) {
+  const std::filesystem::path path = directory / "protocol.json";
+  if (resume && std::filesystem::exists(path)) {
+    const Protocol frozen = protocol_from_text(read_file(path));
+    check_usage(
+        protocol_hash(frozen) == protocol_hash(protocol),
+        "{} was frozen with another protocol ({}, this configuration means {}): a run in progress cannot be "
+        "judged by new rules. Restore the configuration, or start a new run under another training.name",
+        path.string(), protocol_hash(frozen), protocol_hash(protocol));
+    return;
+  }
+  write_file(path, canonical_text(protocol));
+}
+
+}  // namespace
+
+Protocol protocol_of(const RunSetup& setup) {
+  const RunConfig& c = setup.config();
+  const Schedule schedule = setup.learner(baseline_recipe(c), 0, 0).schedule;
+  Protocol p = make_protocol({.name = c.training.name,
+                              .model = c.model.preset.empty() ? setup.model().family : c.model.preset,
+                              .baseline_recipe = baseline_recipe(c).name,
+                              .candidate_recipe = candidate_recipe(c).name,
+                              .parameters = param_count(setup.model()),
+                              .tokens_per_step = c.tokens_per_step(),
+                              .schedule = {.steps = c.training.steps,
+                                           .warmup_steps = c.schedule.warmup_steps,
+                                           .decay_start = schedule.decay_start()},
+                              .seed = static_cast<std::uint64_t>(c.training.seed),
+                              .sr_seed = static_cast<std::uint64_t>(c.precision.sr_seed),
+                              .pairs = static_cast<int>(c.protocol.pairs),
+                              .aa_arm = c.protocol.aa_arm,
+                              .limit = c.protocol.limit});
+  p.contract = setup.contract();
+  p.contract["precision"] = maths_hash(c, true);
+  return p;
+}
+
+Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, const SignalGuard& signals,
+                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console) {
+  Comparison comparison{
+      .directory = run_directory(setup.config()), .protocol = protocol_of(setup), .verdict = {}};
+  freeze(comparison.protocol, comparison.directory, resume);
+  write_file(comparison.directory / "run.toml", to_toml(setup.config()));
+  Arms arms(setup, stream, comparison.protocol, comparison.directory, resume, signals);
+  for (const ArmSpec& arm : comparison.protocol.arms) {
+    if (arms.evidence.abort) break;
+    if (!arms.run(arm, make_console(arm))) {
+      comparison.signal = signals.received();
+      return comparison;
+    }
+  }
+  arms.evidence.frozen_hash =
+      protocol_hash(protocol_from_text(read_file(comparison.directory / "protocol.json")));
+  comparison.verdict = decide(comparison.protocol, arms.evidence);
+  comparison.finished = true;
+  write_file(comparison.directory / "verdict.json", verdict_to_json(comparison.verdict));
+  return comparison;
+}
+
+}  // namespace nibble

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "telemetry/console_sink.h"
+#include "train/setup.h"
+#include "train/signals.h"
+#include "validate/protocol.h"
+#include "validate/verdict.h"
+
+namespace nibble {
+
+/// Runs a comparison: freezes the protocol, trains every arm from the same initial bytes on the same batches,
+/// stops the candidate when the abort rule fires, and judges.
+///
+///   DIR/protocol.json                 frozen before step 0; its hash is in every arm's log
+///   DIR/run.toml                      the resolved configuration
+///   DIR/{baseline,candidate,candidate_aa}/   run.toml, metrics.jsonl, telemetry.jsonl, checkpoints/
+///   DIR/verdict.json
+struct Comparison {
+  std::filesystem::path directory;
+  Protocol protocol;
+  Verdict verdict;
+  bool finished = false;  ///< false: a signal ended it; `signal` says which, and --resume continues
+  int signal = 0;
+};
+
+/// The protocol that a configuration means, contract included.
+Protocol protocol_of(const RunSetup& setup);
+
+/// `make_console` gives the progress sink of an arm (null: silent).
+/// Throws  Error{Usage} when the directory holds another protocol's run and `resume` is asked for;
+///         Error{Runtime} when the arms did not start from the same bytes or did not see the same batches;
+///         Error{NonFinite} from a baseline. A candidate that is not finite is a FAIL, not an error.
+Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, const SignalGuard& signals,
+                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console);
+
+}  // namespace nibble
