@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include "cli/cli.h"
+
+namespace nibble {
+namespace {
+
+struct Options {
+  std::string run;
+  bool markdown = false;
+};
+
+ExitCode run(const Options& o) {
+  const ReportData data = read_run(o.run);
+  const std::filesystem::path html = std::filesystem::path(o.run) / "report.html";
+  write_report(html, data);
+  if (o.markdown)
+    fmt::print("{}", summary_markdown(data));
+  else
+    fmt::print("{}report: {}\n", summary_text(data.verdict), html.string());
+  return 0;
+}
+
+}  // namespace
+
+Verb add_report(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("RUN", o->run, "Folder of a comparison: runs/NAME")->required();
+  app.add_flag("--markdown", o->markdown, "Print the summary as Markdown, for a merge request or a chat");
+  return [o] { return run(*o); };
+}
+
+}  // namespace nibble
