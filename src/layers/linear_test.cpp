@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t kT = 64, kK = 48, kN = 32;
+
+/// One linear with random BF16 data under a recipe.
+struct Fixture {
+  explicit Fixture(Recipe r) : recipe(std::move(r)), stream(BackendKind::Cpu, host, 2), arena(host) {
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal(0, 1);
+    for (auto* v : {&x, &w, &dy}) {
+      v->resize(v == &x ? kT * kK : v == &w ? kN * kK : kT * kN);
+      for (bf16& e : *v) e = bf16::nearest(normal(random));
+    }
+    weight.compute = View<const bf16>(w.data(), kN, kK);
+    weight.grad = View<float>(grad.data(), kN, kK);
+    linear.emplace(
+        LinearInfo{.name = "blocks.1.mlp.up", .kind = "mlp.up", .block = 1, .blocks = 4, .n = kN, .k = kK},
+        host, weight);
+  }
+  Context context(std::int64_t step = 0, std::int64_t first_token = 0) {
+    Context ctx{.stream = stream, .arena = arena, .recipe = recipe, .seq_len = kT};
+    ctx.step = step;
+    ctx.first_token = first_token;
+    ctx.sr_seed = 11;
+    return ctx;
+  }
+  void run(Context ctx) {
+    linear->forward(ctx, View<const bf16>(x.data(), kT, kK), View<bf16>(y.data(), kT, kN));
+    linear->backward(ctx, View<const bf16>(dy.data(), kT, kN), View<bf16>(dx.data(), kT, kK));
+  }
+
+  Recipe recipe;
+  HostDevice host;
+  Stream stream;
+  Arena arena;
+  std::vector<bf16> x, w, dy, y = std::vector<bf16>(kT * kN), dx = std::vector<bf16>(kT * kK);
+  std::vector<float> grad = std::vector<float>(kN * kK);
+  Param weight;
+  std::optional<Linear> linear;
+};
+
+Recipe nvfp4(RecipeEdits edits = {}) {
+  edits.bf16_first = edits.bf16_last = 0;
+  return edited(find_recipe("nvfp4"), edits);
+}
+
+double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double e = 0, n = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    e += (a[i] - b[i]) * (a[i] - b[i]);
+    n += b[i] * b[i];
+  }
+  return std::sqrt(e / n);
+}
+
+TEST(Linear, TheWeightGradientUnderNvfp4IsNearTheBf16OneAndFarWhenTheSignsDiffer) {
+  Fixture exact(find_recipe("bf16")), quantized(nvfp4()), broken(nvfp4({.wgrad_sign_mismatch = true}));
+  for (Fixture* f : {&exact, &quantized, &broken}) f->run(f->context());
+  EXPECT_LT(relative_error(quantized.grad, exact.grad), 0.25);
+  EXPECT_GT(relative_error(broken.grad, exact.grad), 1.0);
+}
+
+TEST(Linear, StochasticRoundingDrawsNewBitsEachStepAndTheSameForTheSameStep) {
+  Fixture a(nvfp4()), b(nvfp4()), c(nvfp4());
+  a.run(a.context(5));
+  b.run(b.context(5));
+  c.run(c.context(6));
+  EXPECT_EQ(a.grad, b.grad);
+  EXPECT_NE(a.grad, c.grad);
+  EXPECT_EQ(std::memcmp(a.y.data(), c.y.data(), a.y.size() * 2), 0) << "the forward pass rounds to nearest";
+}
+
+TEST(Linear, AddsToTheMainGradientAcrossMicroBatches) {
+  Fixture once(nvfp4({.sr = false})), twice(nvfp4({.sr = false}));
+  once.run(once.context());
+  twice.run(twice.context());
+  twice.run(twice.context());
+  for (std::size_t i = 0; i < once.grad.size(); ++i) EXPECT_EQ(twice.grad[i], 2 * once.grad[i]);
+}
+
+TEST(Linear, QuantisesTheWeightAgainWhenItsVersionChanges) {
+  Fixture f(nvfp4());
+  Context ctx = f.context();
+  f.run(ctx);
+  const std::vector<bf16> before = f.y;
+  for (bf16& e : f.w) e = bf16::nearest(-e.value());
+  f.run(ctx);
+  EXPECT_EQ(std::memcmp(f.y.data(), before.data(), before.size() * 2), 0) << "cached for this version";
+  ctx.weights_version = 1;
+  f.run(ctx);
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(f.y[i].value(), -before[i].value());
+}
+
+TEST(Linear, ANaNInAnOperandStopsBeforeTheCastWithStepLayerGemmAndOperand) {
+  Fixture f(nvfp4());
+  f.dy[77].bits = 0x7FC0;
+  try {
+    f.run(f.context(5));
+    FAIL() << "the NaN went through";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::NonFinite);
+    EXPECT_EQ(e.exit_code(), 5);
+    for (const char* part : {"step 5", "blocks.1.mlp.up", "dgrad", "dy", "NaN"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << " in: " << e.what();
+  }
+  Fixture infinite(nvfp4());
+  infinite.x[3] = bf16::nearest(std::numeric_limits<float>::infinity());
+  EXPECT_THROW(infinite.run(infinite.context()), Error);
+}
+
+TEST(Linear, TheCompatibilitySwitchLetsANaNThroughAsTheKernelsDo) {
+  Fixture f(nvfp4({.non_finite = NonFinite::AsTe}));
+  f.dy[77].bits = 0x7FC0;
+  f.run(f.context());
+  for (float g : f.grad) EXPECT_TRUE(std::isfinite(g));
+}
+
+class Watcher final : public QuantObserver {
+ public:
+  bool wants(const LinearInfo&, Gemm) override { return true; }
+  void on_operand(const LinearInfo&, Gemm g, Operand o, const QuantSpec&, const QuantStats& s) override {
+    sqnr[{g, o}] = s.sqnr_db();
+  }
+  void on_product(const LinearInfo&, Gemm g, double error) override { errors[g] = error; }
+  std::map<std::pair<Gemm, Operand>, double> sqnr;
+  std::map<Gemm, double> errors;
+};
+
+TEST(Linear, AnObserverSeesAllSixOperandsAndDoesNotChangeTheResult) {
+  Fixture watched(nvfp4()), plain(nvfp4());
+  Watcher w;
+  Context ctx = watched.context();
+  ctx.observer = &w;
+  watched.run(ctx);
+  plain.run(plain.context());
+  EXPECT_EQ(watched.grad, plain.grad);
+  ASSERT_EQ(w.sqnr.size(), 6u);
+  for (const auto& [where, db] : w.sqnr) {
+    const bool stochastic = where.first != Gemm::Fprop && where.second == Operand::A;
+    EXPECT_NEAR(db,
+                stochastic                   ? 17.2
+                : where.first == Gemm::Wgrad ? 20.4
+                : where.second == Operand::B ? 19.1
+                                             : 20.4,
+                0.8);
+  }
+  for (const auto& [gemm, error] : w.errors) EXPECT_LT(error, 0.3) << name(gemm);
+}
+
+}  // namespace
+}  // namespace nibble
