@@ -18,7 +18,7 @@ struct Case {
   BackendKind backend;
 };
 
-class GoldenLinear : public testing::TestWithParam<Case> {
+class GoldenLinear : public ::testing::TestWithParam<Case> {
  protected:
   GoldenLinear() : file_(NIBBLE_SOURCE_DIR "/tests/golden/nvfp4_te.safetensors") {}
 
@@ -87,7 +87,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(TransformerEngine, GoldenLinear, testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(TransformerEngine, GoldenLinear, ::testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.name) + "_" + std::string(name_of(info.param.backend));
 });
 
