@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "report/report.h"
+
+namespace nibble {
+
+/// The charts of report.html, each as inline SVG with the legend it needs. Gaps are shown in per cent.
+std::string plot_losses(const ReportData& d);
+std::string plot_gap(const ReportData& d);
+std::string plot_training_difference(const ReportData& d);
+std::string plot_aa(const ReportData& d);
+/// Interval of each decision window beside its limit.
+std::string plot_windows(const Verdict& v);
+
+/// The arm of pair 1 by name, or null.
+const ArmSeries* find_arm(const ReportData& d, const std::string& name);
+
+/// Heat maps layer x step of flushed share, SQNR and amax drift, one row of charts a GEMM operand.
+std::string heat_maps(const std::vector<QuantEvent>& events);
+/// The ten operands with the lowest SQNR at the last measured step.
+std::string worst_table(const std::vector<QuantEvent>& events);
+/// Ends of the block scales' range and their histogram, first and last measurement, a GEMM operand a row.
+std::string scale_table(const std::vector<QuantEvent>& events);
+
+}  // namespace nibble

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "report/fixture.h"
+#include "report/report.h"
+#include "report/svg.h"
+#include "telemetry/jsonl_sink.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+namespace fs = std::filesystem;
+
+/// Where pages are left for looking at: NIBBLE_REPORT_DIR, or a temporary folder.
+fs::path page_folder() {
+  const char* wanted = std::getenv("NIBBLE_REPORT_DIR");
+  const fs::path dir =
+      wanted != nullptr ? fs::path(wanted) : fs::path(::testing::TempDir()) / "nibble_report";
+  fs::create_directories(dir);
+  return dir;
+}
+
+/// Whether every tag that is opened is closed, in order.
+std::string unbalanced_tag(const std::string& html) {
+  std::vector<std::string> open;
+  std::size_t at = 0;
+  while ((at = html.find('<', at)) != std::string::npos) {
+    const auto end = html.find('>', at);
+    if (end == std::string::npos) return html.substr(at, 40);
+    std::string tag = html.substr(at + 1, end - at - 1);
+    at = end + 1;
+    if (tag.starts_with('!') || tag.ends_with('/') || tag.starts_with("meta")) continue;
+    const std::string name = tag.substr(tag[0] == '/', tag.find_first_of(" >", 1) - (tag[0] == '/'));
+    if (tag[0] != '/') {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      return tag;
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : open.back();
+}
+
+TEST(Report, StandsAloneAndIsWellFormed) {
+  for (const bool fault : {false, true}) {
+    const std::string html = report_html(fixture::comparison({.fault = fault}));
+    EXPECT_EQ(unbalanced_tag(html), "");
+    for (const char* outside : {"http://", "https://", "<script", "<link", "<img", "@import", "url("}) {
+      EXPECT_THAT(html, Not(HasSubstr(outside)));
+    }
+    EXPECT_THAT(html, Not(HasSubstr("nan")));
+    EXPECT_THAT(html, HasSubstr("prefers-color-scheme:dark"));
+    EXPECT_THAT(html, HasSubstr("@media print"));
+  }
+}
+
+TEST(Report, ShowsEveryPartAReaderDecidesBy) {
+  const ReportData d = fixture::comparison();
+  const std::string html = report_html(d);
+  for (const std::string& part :
+       {std::string("PASS"), d.verdict.protocol_hash, d.context.command, std::string("this seed"),
+        std::string("Gap to the baseline"), std::string("Loss curves"), std::string("Paired training loss"),
+        std::string("A/A gap"), std::string("flushed to zero"), std::string("amax drift"),
+        std::string("Ten worst operands"), std::string("Ends of the block scales"),
+        std::string("Precision plan"), std::string("Hadamard"), std::string("bigram"),
+        std::string("Environment")}) {
+    EXPECT_THAT(html, HasSubstr(part));
+  }
+  write_report(page_folder() / "pass.html", d);
+}
+
+TEST(Report, IsTheSameForTheSameData) {
+  EXPECT_EQ(report_html(fixture::comparison()), report_html(fixture::comparison()));
+}
+
+TEST(Report, AFaultStandsInTheVerdictBox) {
+  const ReportData d = fixture::comparison({.fault = true});
+  const std::string html = report_html(d);
+  EXPECT_THAT(html, HasSubstr("class='verdict fail'"));
+  EXPECT_THAT(html, HasSubstr("alarm fault"));
+  EXPECT_THAT(html, HasSubstr("blocks.2.up wgrad"));
+  write_report(page_folder() / "fault.html", d);
+}
+
+TEST(Report, AnAbortedRunIsDrawnUpToItsEnd) {
+  const ReportData d = fixture::comparison({.gap = 0.06, .abort_at = 120});
+  const std::string html = report_html(d);
+  EXPECT_THAT(html, HasSubstr("class='verdict aborted'"));
+  EXPECT_THAT(html, HasSubstr("No A/A arm was run"));
+  EXPECT_EQ(unbalanced_tag(html), "");
+  write_report(page_folder() / "aborted.html", d);
+}
+
+TEST(Report, AGapInsideTheNoiseIsSaidPlainly) {
+  const ReportData d = fixture::comparison({.gap = 0.004, .aa = 0.012});
+  EXPECT_THAT(report_html(d), HasSubstr("inside the noise"));
+  EXPECT_THAT(summary_text(d.verdict), HasSubstr("inside the noise"));
+  write_report(page_folder() / "inconclusive.html", d);
+}
+
+TEST(Report, ALargeModelStaysSmallEnoughToSend) {
+  ReportData d = fixture::comparison({.blocks = 64});
+  const std::string html = report_html(d);
+  EXPECT_LT(html.size(), 6'000'000u);
+  write_report(page_folder() / "large.html", d);
+}
+
+TEST(Report, EscapesWhatUsersWrite) {
+  ReportData d = fixture::comparison();
+  d.context.command = "nibble validate \"<script>alert(1)</script>\"";
+  EXPECT_THAT(report_html(d), Not(HasSubstr("<script>")));
+}
+
+TEST(Summary, NamesTheOutcomeTheGapAndWhatItCannotSay) {
+  const ReportData d = fixture::comparison();
+  const std::string text = summary_text(d.verdict);
+  EXPECT_THAT(text, HasSubstr("VERDICT  PASS"));
+  EXPECT_THAT(text, HasSubstr("What this run cannot say"));
+  EXPECT_THAT(text, HasSubstr("Hadamard"));
+  EXPECT_THAT(summary_markdown(d), HasSubstr("| final |"));
+}
+
+TEST(NiceTicks, AreRoundAndInside) {
+  EXPECT_EQ(nice_ticks({0, 10}, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  for (const double t : nice_ticks({-0.13, 3.7}, 5)) EXPECT_TRUE(t >= -0.13 && t <= 3.7);
+  EXPECT_EQ(nice_ticks({1, 1}, 5).size(), 1u);
+}
+
+/// Writes a run's folder with the sinks a trainer uses.
+void write_run(const fs::path& run, const ReportData& d) {
+  fs::remove_all(run);
+  for (const auto& a : d.arms) {
+    const fs::path dir = run / a.name;
+    fs::create_directories(dir);
+    MetricsJsonl metrics(dir / "metrics.jsonl");
+    metrics.on(a.header);
+    for (const auto& e : a.train) metrics.on(e);
+    for (const auto& e : a.evals) metrics.on(EvalEvent{e.step, e.tokens, e.loss, 4096});
+    if (a.name != "candidate") continue;
+    for (const auto& e : d.verdict.alarms) metrics.on(e);
+    TelemetryJsonl telemetry(dir / "telemetry.jsonl");
+    telemetry.on(a.header);
+    for (const auto& e : d.quant) telemetry.on(e);
+  }
+  std::ofstream(run / "protocol.json") << canonical_text(d.protocol);
+  std::ofstream(run / "verdict.json") << verdict_to_json(d.verdict);
+  std::ofstream(run / "report_context.json") << context_to_json(d.context);
+}
+
+TEST(ReadRun, RebuildsTheSamePageFromTheFolder) {
+  const ReportData d = fixture::comparison();
+  const fs::path run = page_folder() / "run";
+  write_run(run, d);
+  EXPECT_EQ(report_html(read_run(run)), report_html(d));
+  EXPECT_EQ(read_alarms(run / "candidate" / "metrics.jsonl"), d.verdict.alarms);
+}
+
+TEST(ReadRun, AMissingOrBrokenFileIsNamed) {
+  EXPECT_THROW(read_run("/nonexistent"), Error);
+  const fs::path path = page_folder() / "broken.jsonl";
+  std::ofstream(path) << "{\"type\":\"checkpoint\",\"step\":1}\nnot json\n";
+  try {
+    read_metrics(path);
+    FAIL() << "a broken line was accepted";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("broken.jsonl line 2"));
+  }
+}
+
+TEST(ReadRun, AHalfWrittenLastLineIsLeftOut) {
+  const fs::path path = page_folder() / "cut.jsonl";
+  std::ofstream(path) << json_line(TrainEvent{.step = 1, .loss = 2}) << "\n{\"type\":\"tra";
+  EXPECT_EQ(read_metrics(path).train.size(), 1u);
+}
+
+TEST(ReadRun, NonFiniteLossesSurviveTheLog) {
+  const fs::path path = page_folder() / "nan.jsonl";
+  std::ofstream(path) << json_line(TrainEvent{.step = 1, .loss = std::nan("")}) << "\n";
+  EXPECT_TRUE(std::isnan(read_metrics(path).train[0].loss));
+}
+
+}  // namespace
+}  // namespace nibble
