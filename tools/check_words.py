@@ -9,7 +9,7 @@ import re
 from cpp_source import ROOT, files, finish, read
 
 # Written so that this file does not find itself.
-UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K|not [i]mplemented|un[i]mplemented|GTEST_[S]KIP|DISABLED[_])")
+UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K|not [i]mplemented|un[i]mplemented|GTEST_[S]KIP)\b|\bDISABLED[_]")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home|farm|tmp)/[\w.]")
 MAY_NAME_TMP = re.compile(r"_test\.cpp$|^tests/")
 SOURCE_KEY = re.compile(r"\[([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)*)\]")
@@ -18,6 +18,7 @@ TEXT = CODE + (".py", ".sh", ".cmake", ".txt", ".toml", ".md", ".json", ".yaml")
 OURS = ("src", "tests", "bench", "tools", "docs", "configs", "cmake", "CMakeLists.txt", "CMakePresets.json",
         "Makefile", ".ci", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 MAX_BYTES = 3_000_000
+LARGE = {"tests/golden/nvfp4_te.safetensors"}  # the bytes that quantisers and GEMMs are held to, every tensor used
 
 
 def source_keys():
@@ -49,7 +50,7 @@ def main():
     everything = files("", under=(".",))
     for path in everything:
         size = os.path.getsize(os.path.join(ROOT, path))
-        if size > MAX_BYTES:
+        if size > MAX_BYTES and path not in LARGE:
             problems.append(f"{path}: {size} bytes; is it needed in the tree?")
     finish("check_words", problems, len(everything))
 
