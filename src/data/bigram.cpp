@@ -60,8 +60,12 @@ std::vector<double> fit_weights(const Counts& counts, std::span<const TokenId> t
       all[bucket] += 1;
     }
     for (int k = 1; k < kBuckets; ++k) {
-      // Kept off 1, so that a pair never seen has some probability.
-      if (all[k] > 0) weights[k] = std::min(explained[k] / all[k], 0.999);
+      // Kept off 1, so that a pair never seen has some probability. A bucket without tokens takes the weight
+      // below it: with all the counts, the most frequent tokens may move up to one that the fit never saw.
+      if (all[k] > 0)
+        weights[k] = std::min(explained[k] / all[k], 0.999);
+      else if (k > 1)
+        weights[k] = weights[k - 1];
     }
   }
   return weights;

@@ -106,10 +106,9 @@ TEST(TokenShard, EveryFlippedBitAndEveryShortenedFileIsRefused) {
   const fs::path path = shard_of(dir, "a.bin", {{1, 2, 3}, {4}}, 300);
   const std::string good = read_file(path);
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    std::string bad = good;
-    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
-    FileWriter(path).write(bad);
+    flip_bit(path, bit);
     EXPECT_THAT(error_of([&] { TokenShard{path}; }), HasSubstr("a.bin")) << bit;
+    flip_bit(path, bit);
   }
   for (std::size_t n = 0; n < good.size(); n += 5) {
     FileWriter(path).write(good.substr(0, n));

@@ -11,6 +11,7 @@ namespace nibble {
 
 /// A permutation of 0 .. n-1 in O(1) memory: a balanced Feistel network whose round function is Philox keyed
 /// by (seed, epoch, round), walked again while it leaves the range. Each (seed, epoch) gives another one.
+/// Sources: [FEISTEL], [PHILOX].
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t epoch);

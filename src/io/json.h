@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -56,8 +57,10 @@ T json_convert(const Json& value, std::string_view key, const std::string& where
     return static_cast<T>(json_double(value, where));
   } else if constexpr (std::is_integral_v<T>) {
     if (!value.is_number_integer()) fail_json_type(where, key, "an integer", value);
-    if (std::is_unsigned_v<T> && !value.is_number_unsigned())
-      fail_json_type(where, key, "an integer >= 0", value);
+    const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
+                                                 : std::in_range<T>(value.get<std::int64_t>());
+    if (!fits)
+      fail_json_type(where, key, std::is_unsigned_v<T> ? "an integer >= 0" : "a smaller integer", value);
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!value.is_string()) fail_json_type(where, key, "a string", value);
   }

@@ -40,6 +40,8 @@ TEST(Json, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_of([&] { json_get<int>(j, "layers", "config.json"); }), HasSubstr("an integer"));
   EXPECT_THAT(error_of([&] { json_get<unsigned>(j, "negative", "config.json"); }), HasSubstr(">= 0"));
   EXPECT_THAT(error_of([&] { json_get<int>(j, "heads", "config.json"); }), HasSubstr("\"heads\" is missing"));
+  EXPECT_THAT(error_of([] { json_get<int>(parse_json("{\"n\": 3000000000}", "f"), "n", "f"); }),
+              HasSubstr("smaller"));
   EXPECT_EQ(json_get_or<int>(j, "heads", 7, "config.json"), 7);
   EXPECT_THAT(error_of([] { parse_json("{\n \"a\": 1,\n}", "config.json"); }),
               AllOf(HasSubstr("config.json"), HasSubstr("line 3")));

@@ -196,12 +196,12 @@ Safetensors Safetensors::open_model(const std::filesystem::path& directory) {
   return out;
 }
 
-const SafetensorsEntry* Safetensors::find(std::string_view name) const {
+const SafetensorsEntry* Safetensors::find(std::string_view name) const& {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &entries_[it->second];
 }
 
-const SafetensorsEntry& Safetensors::at(std::string_view name) const {
+const SafetensorsEntry& Safetensors::at(std::string_view name) const& {
   if (const SafetensorsEntry* entry = find(name)) return *entry;
   // A name with the same last parts is the usual near miss (another prefix such as "model.").
   const std::string_view tail =

@@ -44,9 +44,13 @@ class Safetensors {
   static Safetensors open_model(const std::filesystem::path& directory);
 
   /// In the order of their bytes, file after file.
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  const SafetensorsEntry* find(std::string_view name) const;  ///< nullptr when absent
-  const SafetensorsEntry& at(std::string_view name) const;    ///< throws, naming near misses
+  const std::vector<SafetensorsEntry>& entries() const& { return entries_; }
+  const SafetensorsEntry* find(std::string_view name) const&;  ///< nullptr when absent
+  const SafetensorsEntry& at(std::string_view name) const&;    ///< throws, naming near misses
+  // What they return lives in this object; asking a temporary for it would dangle.
+  void entries() && = delete;
+  void find(std::string_view) && = delete;
+  void at(std::string_view) && = delete;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return path_; }
 

@@ -129,6 +129,27 @@ void write_one(const std::filesystem::path& path, const std::string& name, float
   writer.finish();
 }
 
+TEST(Safetensors, DamagedFilesNeverReadOutsideThemselves) {
+  const TestDir dir;
+  SafetensorsWriter writer(dir / "m.safetensors", {{"a", DType::F32, {2, 3}}, {"b", DType::U8, {3}}});
+  writer.write("a", std::span<const float>(std::vector<float>(6, 1.0f)));
+  writer.write("b", std::span<const std::uint8_t>(std::vector<std::uint8_t>(3, 1)));
+  writer.finish();
+  const auto size = std::filesystem::file_size(dir / "m.safetensors");
+  for (std::size_t bit = 0; bit < size * 8; ++bit) {
+    flip_bit(dir / "m.safetensors", bit);
+    error_of([&] {  // refused with an Error, or still a file whose every byte may be read
+      const auto file = Safetensors::open_file(dir / "m.safetensors");
+      for (const auto& e : file.entries()) {
+        EXPECT_EQ(e.bytes.size(), static_cast<std::size_t>(e.numel()) * size_of(e.dtype));
+      }
+    });
+    flip_bit(dir / "m.safetensors", bit);
+  }
+  const auto file = Safetensors::open_file(dir / "m.safetensors");
+  EXPECT_EQ(file.entries().size(), 2u);
+}
+
 TEST(Safetensors, ShardsReadAsOneModel) {
   const TestDir dir;
   write_one(dir / "model-00001-of-00002.safetensors", "x", 1);

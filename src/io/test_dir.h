@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "base/error.h"
@@ -30,6 +31,15 @@ class TestDir {
  private:
   std::filesystem::path path_;
 };
+
+/// Changes one bit of a file in place. (Rewriting the file whole would make the file system flush each time.)
+inline void flip_bit(const std::filesystem::path& path, std::size_t bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(bit / 8);
+  const int old = file.seekg(at).get();
+  file.seekp(at).put(static_cast<char>(old ^ (1 << bit % 8)));
+  check(file.good(), "cannot change {}", path.string());
+}
 
 /// The text of the Error that `action` throws, or "" when it throws none.
 template <class F>

@@ -11,6 +11,10 @@
 namespace nibble {
 namespace {
 
+/// Sixteen times the largest vocabularies in use; an id beyond it is damage, and would cost its number in
+/// memory.
+constexpr TokenId kMostIds = 1 << 22;
+
 std::string type_of(const Json& part, const std::string& where) {
   return json_get<std::string>(part, "type", where);
 }
@@ -69,7 +73,7 @@ void parse_vocabulary(const Json& model, const std::string& where, BpeVocabulary
   check(vocab.is_object(), "{}: model.vocab is not an object", where);
   ids.reserve(vocab.size());
   for (const auto& [token, id] : vocab.items()) {
-    check(id.is_number_unsigned() && id.get<std::uint64_t>() < (1u << 28), "{}: token \"{}\" has the id {}",
+    check(id.is_number_unsigned() && id.get<std::uint64_t>() < kMostIds, "{}: token \"{}\" has the id {}",
           where, token, id.dump());
     const auto n = id.get<TokenId>();
     ids.emplace(token, n);
