@@ -11,9 +11,12 @@ namespace nibble {
 
 std::string_view name_of(BackendKind kind) {
   switch (kind) {
-    case BackendKind::Ref: return "ref";
-    case BackendKind::Cpu: return "cpu";
-    case BackendKind::Cuda: return "cuda";
+    case BackendKind::Ref:
+      return "ref";
+    case BackendKind::Cpu:
+      return "cpu";
+    case BackendKind::Cuda:
+      return "cuda";
   }
   return "?";
 }
@@ -33,7 +36,9 @@ void* HostDevice::allocate(std::size_t bytes) {
   return p;
 }
 void HostDevice::free(void* p) noexcept { std::free(p); }
-void HostDevice::copy_from_host(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void HostDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
 void HostDevice::copy_to_host(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void HostDevice::zero(void* p, std::size_t bytes) { std::memset(p, 0, bytes); }
 

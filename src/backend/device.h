@@ -45,7 +45,8 @@ class HostDevice final : public Device {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device& device, std::size_t bytes) : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
+  Buffer(Device& device, std::size_t bytes)
+      : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
   Buffer(Buffer&& o) noexcept { *this = std::move(o); }
   Buffer& operator=(Buffer&& o) noexcept {
     std::swap(device_, o.device_);

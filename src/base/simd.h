@@ -32,7 +32,7 @@ bool has_native_bf16();
 
 #define NIBBLE_FOR_EACH_SIMD(X) X(baseline) X(avx2) X(avx512)
 
-#define NIBBLE_SIMD_CALL(function, ...)                                        \
+#define NIBBLE_SIMD_CALL(function, ...)                                                  \
   (::nibble::simd_level() == ::nibble::SimdLevel::Avx512 ? avx512::function(__VA_ARGS__) \
    : ::nibble::simd_level() == ::nibble::SimdLevel::Avx2 ? avx2::function(__VA_ARGS__)   \
                                                          : baseline::function(__VA_ARGS__))

@@ -10,7 +10,24 @@
 namespace nibble {
 
 /// How numbers are stored, with the names that safetensors gives them.
-enum class DType : std::uint8_t { F32, BF16, F16, F64, U8, I8, I16, I32, I64, U16, U32, U64, F8E4M3, F8E5M2, F8E8M0, Bool };
+enum class DType : std::uint8_t {
+  F32,
+  BF16,
+  F16,
+  F64,
+  U8,
+  I8,
+  I16,
+  I32,
+  I64,
+  U16,
+  U32,
+  U64,
+  F8E4M3,
+  F8E5M2,
+  F8E8M0,
+  Bool
+};
 
 std::size_t size_of(DType dtype);
 std::string_view name_of(DType dtype);

@@ -91,13 +91,9 @@ class View {
   View() = default;
   View(T* data, const Layout& layout) : data_(data), layout_(layout) {}
   template <class... N>
-    requires(std::is_convertible_v<N, std::int64_t> && ...)
-  explicit View(T* data, N... sizes) : data_(data), layout_(Layout::contiguous(sizes...)) {}
-  operator View<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data_, layout_};
-  }
+  requires(std::is_convertible_v<N, std::int64_t>&&...) explicit View(T* data, N... sizes)
+      : data_(data), layout_(Layout::contiguous(sizes...)) {}
+  operator View<const T>() const requires(!std::is_const_v<T>) { return {data_, layout_}; }
 
   T* data() const { return data_; }
   const Layout& layout() const { return layout_; }
@@ -166,15 +162,11 @@ class BasicRealView {
     assert(dtype == DType::F32 || dtype == DType::BF16);
   }
   template <class T>
-    requires(std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bf16>) &&
-            (kConst || !std::is_const_v<T>)
-  BasicRealView(View<T> v)
-      : data_(v.data()), dtype_(dtype_of<std::remove_const_t<T>>::value), layout_(v.layout()) {}
-  operator BasicRealView<true>() const
-    requires(!kConst)
-  {
-    return {data_, dtype_, layout_};
-  }
+  requires(std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bf16>) &&
+      (kConst || !std::is_const_v<T>)BasicRealView(View<T> v)
+      : data_(v.data()),
+  dtype_(dtype_of<std::remove_const_t<T>>::value), layout_(v.layout()) {}
+  operator BasicRealView<true>() const requires(!kConst) { return {data_, dtype_, layout_}; }
 
   Void* data() const { return data_; }
   DType dtype() const { return dtype_; }
@@ -200,9 +192,7 @@ class BasicRealView {
                                 : static_cast<const bf16*>(data_)[at].value();
   }
   template <class... I>
-  void set(float value, I... i) const
-    requires(!kConst)
-  {
+  void set(float value, I... i) const requires(!kConst) {
     const std::int64_t at = offset(i...);
     if (dtype_ == DType::F32)
       static_cast<float*>(data_)[at] = value;
