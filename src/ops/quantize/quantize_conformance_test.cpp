@@ -181,7 +181,7 @@ TEST_F(QuantizeConformance, UnderDetectANanOrAnInfinityComesOutInTheAmax) {
   }
 }
 
-TEST_F(QuantizeConformance, RotatedMatricesAreTheSame) {
+TEST_F(QuantizeConformance, Rotate) {
   for (const bool transpose : {false, true}) {
     const TestMatrix x = hard_matrix(37, 90, transpose, 1, 31);
     const std::int64_t rows = transpose ? 90 : 37, cols = transpose ? 48 : 96;
@@ -192,7 +192,7 @@ TEST_F(QuantizeConformance, RotatedMatricesAreTheSame) {
   }
 }
 
-TEST_F(QuantizeConformance, DecodedMatricesAreTheSame) {
+TEST_F(QuantizeConformance, Dequantize) {
   for (const QuantSpec& spec : all_specs()) {
     if (!is_quantized(spec.format) || spec.rotation != 0) continue;
     const TestMatrix x = hard_matrix(65, 77, true, 0, 13);

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/conformance.h"
+#include "ops/loss/cross_entropy.h"
+
+namespace nibble {
+namespace {
+
+using conformance::Bound;
+using conformance::Case;
+using conformance::compare;
+
+constexpr std::int64_t kShapes[][3] = {{1, 1, 1}, {40, 5, 7}, {3, 16, 16}, {70, 300, 320}};
+
+CrossEntropy with_gradient(Case& c, std::int64_t T, std::int64_t vocab, std::int64_t V) {
+  return {.logits_TV = c.input_f32(3, 0, T, V),
+          .targets_T = c.ids(-1, static_cast<std::int32_t>(vocab), T),
+          .loss_T = c.output_f32("loss", Bound::of(1e-6), T),
+          .dlogits_TV = c.output("dlogits", Bound::of(2e-6), T, V),
+          .grad_scale = 0.25f,
+          .vocab = vocab};
+}
+
+TEST(Conformance, cross_entropy) {
+  for (auto [T, vocab, V] : kShapes)
+    compare<CrossEntropy>(cross_entropy, fmt::format("T={} vocab={} V={}", T, vocab, V),
+                          [&](Case& c) { return with_gradient(c, T, vocab, V); });
+}
+
+TEST(CrossEntropyConformance, InPlaceAndWithoutGradient) {
+  for (auto [T, vocab, V] : kShapes) {
+    const std::string shape = fmt::format("T={} vocab={} V={}", T, vocab, V);
+    compare<CrossEntropy>(cross_entropy, shape + " in place",
+                          [&](Case& c) {
+                            CrossEntropy op = with_gradient(c, T, vocab, V);
+                            const View<float> logits = c.output_f32("logits", Bound::of(2e-6), T, V);
+                            op.logits_TV = logits;
+                            op.dlogits_TV = logits;
+                            return op;
+                          },
+                          {.bf16 = false});
+    compare<CrossEntropy>(cross_entropy, shape + " without gradient",
+                          [&](Case& c) {
+                            CrossEntropy op = with_gradient(c, T, vocab, V);
+                            op.dlogits_TV = {};
+                            return op;
+                          },
+                          {.bf16 = false});
+  }
+}
+
+}  // namespace
+}  // namespace nibble
