@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/error.h"
+#include "cli/cli.h"
+#include "cli/environment.h"
+#include "io/json.h"
+#include "models/flops.h"
+#include "models/parameters.h"
+#include "ops/gemm/gemm.h"
+#include "ops/quantize/quantize_bench.h"
+#include "train/learner.h"
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  MachineOptions machine;
+  std::string model = "hybrid-tiny", json;
+  std::int64_t batch = 8, sequence = 256, vocab = 0, steps = 30;
+  std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
+  bool quantizers = true, products = true, training = true;
+};
+
+struct StepRate {
+  std::string recipe;
+  double ms = 0, tokens_per_s = 0, gflops = 0;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out.
+StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model, const std::string& recipe) {
+  const std::int64_t tokens = o.batch * o.sequence;
+  Learner learner(stream, {.model = model,
+                           .recipe = find_recipe(recipe),
+                           .optimizer = {},
+                           .schedule = {.peak = 1e-4, .steps = 1 << 20},
+                           .sequence = o.sequence,
+                           .batch = o.batch,
+                           .micro_batch = o.batch,
+                           .seed = 1,
+                           .sr_seed = 1});
+  std::mt19937 random(1);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens) + 1);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
+  const View<const std::int32_t> in(ids.data(), tokens), out(ids.data() + 1, tokens);
+  constexpr std::int64_t kWarmup = 10;
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < kWarmup + o.steps; ++i) {
+    const Clock::time_point start = Clock::now();
+    learner.step(in, out, nullptr);
+    if (i >= kWarmup) times.push_back(seconds_since(start));
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  const double median = times[times.size() / 2];
+  return {recipe, median * 1e3, static_cast<double>(tokens) / median,
+          flops_per_token(model, o.sequence).total() * static_cast<double>(tokens) / median * 1e-9};
+}
+
+/// GFLOP/s of one matrix product with the operand layouts of the three GEMMs of a linear.
+double measure_product(Stream& stream, Gemm gemm, DType type, std::int64_t t, std::int64_t n,
+                       std::int64_t k) {
+  Arena arena(stream.device());
+  const RealView x = arena.take_real(type, t, k), w = arena.take_real(type, n, k),
+                 dy = arena.take_real(type, t, n);
+  for (const RealView& v : {x, w, dy})
+    for (std::int64_t i = 0; i < v.size(0); ++i)
+      for (std::int64_t j = 0; j < v.size(1); ++j) v.set(static_cast<float>((i * 7 + j * 13) % 17 - 8), i, j);
+  const RealView y = arena.take_real(type, t, n), dx = arena.take_real(type, t, k);
+  const View<float> dw = arena.take<float>(n, k);
+  const MatMul product = gemm == Gemm::Fprop ? MatMul{.a_MK = x, .b_NK = w, .c_MN = y}
+                         : gemm == Gemm::Dgrad
+                             ? MatMul{.a_MK = dy, .b_NK = w.transposed(), .c_MN = dx}
+                             : MatMul{.a_MK = dy.transposed(), .b_NK = x.transposed(), .c_MN = dw};
+  double best = 1e30;
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < 3 || seconds_since(begin) < 0.3; ++i) {
+    const Clock::time_point start = Clock::now();
+    matmul(stream, product);
+    best = std::min(best, seconds_since(start));
+  }
+  return 2e-9 * static_cast<double>(t * n * k) / best;
+}
+
+void print_quantizers(Stream& stream, Json& json) {
+  fmt::print(
+      "\nquantisers, BF16 source [2048, 1024], GB/s of source bytes, beside memcpy of the same source on one "
+      "thread\n");
+  fmt::print("  {:<34} {:>9} {:>9} {:>8}\n", "operand", "GB/s", "memcpy", "share");
+  for (const QuantizeRate& r : measure_quantizers(stream, 2048, 1024, 4.0)) {
+    fmt::print("  {:<34} {:>9.2f} {:>9.2f} {:>7.0f} %\n", r.name, r.bytes_per_s * 1e-9, r.memcpy_per_s * 1e-9,
+               100 * r.share());
+    json["quantizers"].push_back(
+        {{"name", r.name}, {"bytes_per_s", r.bytes_per_s}, {"memcpy_bytes_per_s", r.memcpy_per_s}});
+  }
+}
+
+void print_products(Stream& stream, const Options& o, const DecoderSpec& model, Json& json) {
+  const std::int64_t t = o.batch * o.sequence;
+  std::vector<LinearInfo> all = linears(model);
+  const LinearInfo& largest = *std::max_element(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.n * a.k < b.n * b.k; });
+  fmt::print("\nmatrix products of {} (T = {}, N = {}, K = {}), GFLOP/s\n", largest.name, t, largest.n,
+             largest.k);
+  fmt::print("  {:<8} {:>9} {:>9}\n", "GEMM", "bf16", "fp32");
+  for (Gemm g : kGemms) {
+    const double bf16 = measure_product(stream, g, DType::BF16, t, largest.n, largest.k);
+    const double fp32 = measure_product(stream, g, DType::F32, t, largest.n, largest.k);
+    fmt::print("  {:<8} {:>9.1f} {:>9.1f}\n", name(g), bf16, fp32);
+    json["products"].push_back({{"gemm", name(g)},
+                                {"t", t},
+                                {"n", largest.n},
+                                {"k", largest.k},
+                                {"bf16_gflops", bf16},
+                                {"fp32_gflops", fp32}});
+  }
+}
+
+void print_steps(Stream& stream, const Options& o, const DecoderSpec& model, Json& json) {
+  fmt::print("\ntraining step of {}: {} parameters, {} x {} random tokens, median of {} steps after 10\n",
+             o.model, param_count(model), o.batch, o.sequence, o.steps);
+  fmt::print("  {:<8} {:>10} {:>12} {:>10} {:>14}\n", "recipe", "ms", "tokens/s", "GFLOP/s", "x bf16's time");
+  std::vector<StepRate> rates;
+  for (const std::string& r : o.recipes) rates.push_back(measure_step(o, stream, model, r));
+  const auto bf16 =
+      std::find_if(rates.begin(), rates.end(), [](const StepRate& r) { return r.recipe == "bf16"; });
+  for (const StepRate& r : rates) {
+    const double ratio = bf16 == rates.end() ? 0 : r.ms / bf16->ms;
+    fmt::print("  {:<8} {:>10.2f} {:>12.0f} {:>10.1f} {:>14.2f}\n", r.recipe, r.ms, r.tokens_per_s, r.gflops,
+               ratio);
+    json["steps"].push_back({{"recipe", r.recipe}, {"ms", r.ms}, {"tokens_per_s", r.tokens_per_s}});
+  }
+}
+
+ExitCode run(const Options& o) {
+  HostDevice host;
+  Stream stream = open_stream(o.machine, host);
+  DecoderSpec model = preset_spec(o.model);
+  if (o.vocab > 0) model.vocab = o.vocab;
+  check_usage(o.sequence <= model.max_seq, "--sequence {}: {} takes {} tokens", o.sequence, o.model,
+              model.max_seq);
+  Json json{{"model", o.model}};
+  for (const auto& [label, value] : environment_of(stream.kind(), std::max(o.machine.threads, 0))) {
+    fmt::print("{:<24} {}\n", label, value);
+    json["environment"][label] = value;
+  }
+  if (o.quantizers) print_quantizers(stream, json);
+  if (o.products) print_products(stream, o, model, json);
+  if (o.training) print_steps(stream, o, model, json);
+  if (!o.json.empty()) write_json(o.json, json);
+  return 0;
+}
+
+}  // namespace
+
+Verb add_bench(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("--model", o->model, "Preset whose training step is timed")->capture_default_str();
+  app.add_option("--vocab", o->vocab, "Vocabulary instead of the preset's; 0: the preset's")
+      ->capture_default_str();
+  app.add_option("--batch", o->batch, "Sequences of a step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--sequence", o->sequence, "Tokens of a sequence")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", o->steps, "Steps that are timed")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--recipes", o->recipes, "Recipes to time, each beside bf16")
+      ->capture_default_str()
+      ->delimiter(',');
+  app.add_flag("!--no-quantizers", o->quantizers, "Leave the quantisers out");
+  app.add_flag("!--no-products", o->products, "Leave the matrix products out");
+  app.add_flag("!--no-steps", o->training, "Leave the training steps out");
+  app.add_option("--json", o->json, "Also write the figures to this file");
+  add_machine_options(app, o->machine);
+  app.footer("Speeds are quoted beside their own baseline from the same binary and run.");
+  return [o] { return run(*o); };
+}
+
+}  // namespace nibble

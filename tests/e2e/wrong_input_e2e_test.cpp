@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a person gets wrong: one clear message with a remedy, and the documented exit code.
+#include <gtest/gtest.h>
+
+#include "run_tool.h"
+
+namespace nibble::e2e {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* arguments;
+  int code;
+  std::vector<const char*> says;
+};
+
+class WrongInput : public ::testing::TestWithParam<Case> {};
+
+TEST_P(WrongInput, GivesOneMessageWithARemedyAndTheDocumentedExitCode) {
+  const Workspace w;
+  w.write("bad.toml", w.read("run.toml") + "[trainning]\nsteps = 3\n");
+  w.write("badkey.toml", "[training]\nstepss = 3\n");
+  const Outcome o = w.nibble(GetParam().arguments);
+  EXPECT_EQ(o.code, GetParam().code) << o.output;
+  for (const char* text : GetParam().says)
+    EXPECT_NE(o.output.find(text), std::string::npos) << text << "\n" << o.output;
+  EXPECT_EQ(o.output.find("terminate called"), std::string::npos) << o.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cli, WrongInput,
+    ::testing::Values(
+        Case{"unknown_key", "train badkey.toml", 2, {"badkey.toml", "stepss", "steps"}},
+        Case{"unknown_section", "train bad.toml", 2, {"trainning", "training"}},
+        Case{"missing_config", "train nowhere.toml", 2, {"nowhere.toml"}},
+        Case{"missing_text", "train run.toml --set 'data.files=[\"gone.txt\"]'", 2, {"gone.txt"}},
+        Case{"small_vocabulary", "train run.toml --set model.vocab_size=128", 2, {"vocab", "128"}},
+        Case{"long_sequence",
+             "train run.toml --set training.sequence=65536 --set model.max_sequence=65536",
+             2,
+             {"65536"}},
+        Case{"odd_dimension", "train run.toml --set model.ffn=40", 2, {"40", "16", "mlp.up"}},
+        Case{"pattern_without_match",
+             "train run.toml --set 'precision.keep_bf16=[\"*.mlpp.*\"]'",
+             2,
+             {"*.mlpp.*"}},
+        Case{"unknown_recipe", "train run.toml --set precision.recipe=nvfp5", 2, {"nvfp5", "nvfp4"}},
+        Case{"unknown_backend", "train run.toml --backend tpu", 2, {"tpu", "cpu"}},
+        Case{"cuda_not_built", "train run.toml --backend cuda", 2, {"cuda"}},
+        Case{"unknown_verb", "trian run.toml", 2, {"trian"}},
+        Case{"nan_under_nvfp4",
+             "train run.toml --set faults.inject_nan_step=5",
+             5,
+             {"step 5", "dgrad", "NaN", "step_00000005"}},
+        Case{"nan_under_bf16",
+             "train run.toml --set faults.inject_nan_step=5 --set precision.recipe=bf16 --set "
+             "precision.bf16_first=0",
+             5,
+             {"step 5", "gradient norm", "step_00000005"}},
+        Case{"no_report", "report nowhere", 1, {"nowhere"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Help, EveryVerbHasHelpAndTheVersionIsPrinted) {
+  const Workspace w;
+  for (const char* verb :
+       {"validate", "train", "explain", "report", "quantize", "verify-model", "doctor", "bench"}) {
+    const Outcome o = w.nibble(std::string("help ") + verb);
+    EXPECT_EQ(o.code, 0) << o.output;
+    EXPECT_NE(o.output.find("--help"), std::string::npos) << verb;
+  }
+  EXPECT_NE(w.nibble("--version").output.find("nibble "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble::e2e
