@@ -154,7 +154,8 @@ inline ReportData comparison(const Options& o = {}) {
     e.pairs[0].candidate_aa = d.arms[2].evals;
   } else {
     const auto& at = d.arms[1].evals.back();
-    e.abort = AbortRecord{at.step, at.tokens, o.gap, d.protocol.abort.limit, "sustained_gap", "candidate"};
+    const double gap = paired_gaps(d.arms[0].evals, d.arms[1].evals).back().gap;
+    e.abort = AbortRecord{at.step, at.tokens, gap, d.protocol.abort.limit, "sustained_gap", "candidate"};
   }
   if (o.fault) {
     e.alarms.push_back(

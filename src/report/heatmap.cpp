@@ -114,8 +114,8 @@ std::string map_row(const Grid& g, const Metric& m, std::size_t row, double x, d
 
 std::string legend(const Metric& m, double x, double y) {
   std::string out;
-  constexpr double kBox = 11;
-  const double start = x + 6.2 * static_cast<double>(std::string(m.title).size()) + 92;
+  constexpr double kBox = 9;
+  const double start = x + 6.2 * static_cast<double>(std::string(m.title).size()) + 76;
   out += fmt::format("<text x='{:.1f}' y='{:.1f}' class='t-head'>{}</text>", x, y, m.title);
   out += fmt::format("<text x='{:.1f}' y='{:.1f}' class='t-tick' text-anchor='end'>{}</text>", start - 5, y,
                      m.low);
@@ -138,7 +138,7 @@ std::string short_layer(const std::string& layer) {
 }
 
 std::string operand_maps(const Grid& g, const Key& key, const Layout& l, double& y) {
-  const double height = std::clamp(260.0 / static_cast<double>(g.layers.size()), 2.0, 13.0);
+  const double height = std::clamp(210.0 / static_cast<double>(g.layers.size()), 2.0, 13.0);
   const std::size_t every = static_cast<std::size_t>(std::ceil(11.5 / height));
   std::string out =
       fmt::format("<text x='0' y='{:.1f}' class='t-head'>{} · {}</text>", y + 11, key.first, key.second);
@@ -146,7 +146,7 @@ std::string operand_maps(const Grid& g, const Key& key, const Layout& l, double&
   for (std::size_t r = 0; r < g.layers.size(); ++r) {
     if (r % every == 0) {
       out += fmt::format("<text x='{:.1f}' y='{:.1f}' class='t-tick' text-anchor='end'>{}</text>", l.left - 8,
-                         y + std::min(height, 11.0) * 0.82, escaped(short_layer(g.layers[r])));
+                         y + std::max(height * 0.5 + 3.5, 8.0), escaped(short_layer(g.layers[r])));
     }
     for (int m = 0; m < 3; ++m)
       out += map_row(g, kMetrics[m], r, l.x(m), y, l.map(), height - (height > 6 ? 1 : 0));

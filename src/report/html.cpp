@@ -26,6 +26,14 @@ std::string figure(const std::string& value, const std::string& what) {
   return fmt::format("<div><b>{}</b><span>{}</span></div>", value, escaped(what));
 }
 
+/// Text whose figures do not lose their unit to the next line.
+std::string prose(const std::string& text) {
+  std::string out = escaped(text);
+  for (auto at = out.find(" %"); at != std::string::npos; at = out.find(" %", at))
+    out.replace(at, 2, "&nbsp;%");
+  return out;
+}
+
 std::string row(const std::string& term, const std::string& html) {
   return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>", escaped(term), html);
 }
@@ -39,14 +47,14 @@ std::string figures(const Verdict& v) {
   std::string out =
       figure(percent(v.relative_gap), v.abort ? "gap when aborted" : "relative gap, final window");
   if (!v.identical && std::isfinite(v.gap_ci95[0]) && std::isfinite(v.relative_gap)) {
-    out +=
-        figure(fmt::format("{:+.2f} … {:+.2f} %", 100 * v.gap_ci95[0], 100 * v.gap_ci95[1]), "95 % interval");
+    out += figure(fmt::format("{:+.2f} to {:+.2f} %", 100 * v.gap_ci95[0], 100 * v.gap_ci95[1]),
+                  "95 % interval");
   }
   out += figure(fmt::format("{:.2f} %", 100 * v.limit), "limit");
   out += figure(fmt::format("{:.2f} %", 100 * v.noise_floor), "noise of one pair, σ");
   if (v.two_arm_gap) out += figure(percent(*v.two_arm_gap), "mean of both candidate arms");
   if (v.extra_tokens)
-    out += figure(fmt::format("{:+.1f} %", 100 * *v.extra_tokens), "tokens for the same loss (rough)");
+    out += figure(fmt::format("{:+.1f} %", 100 * *v.extra_tokens), "tokens for the same loss");
   return "<div class='figures'>" + out + "</div>";
 }
 
@@ -55,8 +63,8 @@ std::string noise_sentence(const Verdict& v) {
   if (v.identical || v.windows.empty() || v.abort) return "";
   if (v.inside_noise) {
     return "The gap is inside the noise: this run cannot tell the candidate from the baseline, and a true "
-           "gap of zero is "
-           "as possible as any other value in the interval.";
+           "gap of zero "
+           "cannot be excluded.";
   }
   return fmt::format("The gap is outside the noise: the candidate is {} than the baseline.",
                      v.relative_gap > 0 ? "worse" : "better");
@@ -79,9 +87,9 @@ std::string alarm_list(const Verdict& v) {
 std::string verdict_box(const ReportData& d) {
   const Verdict& v = d.verdict;
   std::string meta =
-      row("Claim", escaped(v.claim)) + row("Rule", escaped(v.rule)) + row("Noise", escaped(v.noise_source)) +
+      row("Claim", prose(v.claim)) + row("Rule", prose(v.rule)) + row("Noise", prose(v.noise_source)) +
       row("Pairs", fmt::format("{}{}", v.pairs, v.candidate_aa ? ", and one A/A arm" : "")) +
-      row("Would decide", escaped(v.more_data)) +
+      row("Would decide", prose(v.more_data)) +
       row("Protocol",
           fmt::format("<code>{}</code> {}", escaped(v.protocol_hash),
                       v.preregistered ? "frozen before the first step, carried by every arm"
@@ -91,7 +99,7 @@ std::string verdict_box(const ReportData& d) {
       "<div class='verdict {0}'><span class='word'>{1}</span><span class='label'>{2}</span><p "
       "class='reason'>{3}</p>"
       "<p class='reason note'>{4}</p>{5}{6}<dl class='meta'>{7}</dl></div>{8}",
-      name(v.outcome), upper(name(v.outcome)), escaped(v.label), escaped(v.reason), noise_sentence(v),
+      name(v.outcome), upper(name(v.outcome)), escaped(v.label), prose(v.reason), noise_sentence(v),
       figures(v), plot_windows(v), meta, alarm_list(v));
 }
 
@@ -122,6 +130,13 @@ std::string bigram_note(const ReportData& d) {
               : "<b>it has learned too little for the gap to mean much; train longer</b>");
 }
 
+/// The two operands of a GEMM, one under the other.
+std::string operands(const std::string& text) {
+  std::string out = escaped(text);
+  if (const auto bar = out.find(" | "); bar != std::string::npos) out.replace(bar, 3, "<br/>");
+  return out;
+}
+
 std::string plan_section(const ReportData& d) {
   if (d.context.plan.empty()) return "";
   std::string rows;
@@ -135,11 +150,12 @@ std::string plan_section(const ReportData& d) {
         "{}'>{}</span></td>"
         "<td>{}</td><td>{}</td><td>{}</td></tr>",
         escaped(r.layer), escaped(r.shape), short_count(static_cast<double>(r.parameters)),
-        r.quantised ? "four" : "", r.quantised ? "4 bit" : "high", escaped(r.fprop), escaped(r.dgrad),
-        escaped(r.wgrad));
+        r.quantised ? "four" : "", r.quantised ? "4 bit" : "high", operands(r.fprop), operands(r.dgrad),
+        operands(r.wgrad));
   }
   const std::string intro = fmt::format(
-      "What each linear layer of the candidate does in each GEMM, first | second operand. {} of {} linears "
+      "What each linear layer of the candidate does in each GEMM, first operand above the second. {} of {} "
+      "linears "
       "({:.0f} % of "
       "their parameters, {:.0f} % of their FLOPs) stay in high precision; embeddings, head, norms, softmax, "
       "scan and "
@@ -213,13 +229,13 @@ const char* kHowToRead =
 std::string caveats_section(const Verdict& v) {
   if (v.caveats.empty()) return "";
   std::string items;
-  for (const auto& c : v.caveats) items += "<li>" + escaped(c) + "</li>";
+  for (const auto& c : v.caveats) items += "<li>" + prose(c) + "</li>";
   return section("What this run cannot say", "", "<ul>" + items + "</ul>");
 }
 
 std::string telemetry_section(const ReportData& d) {
   return section("Telemetry of the candidate's quantised operands",
-                 "A row is a layer, a column a measured step. Dark is where four bits hurt.",
+                 "A row is a layer, a column a measured step. Strong colour is where four bits hurt.",
                  heat_maps(d.quant)) +
          (d.quant.empty() ? ""
                           : section("Ten worst operands", "Lowest SQNR at the last measured step.",

@@ -23,19 +23,19 @@ font:14px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,
 main{max-width:1120px;margin:0 auto;padding:36px 32px 64px}
 h1{font-size:26px;line-height:1.2;margin:0 0 4px;letter-spacing:-.015em;font-weight:650}
 h2{font-size:17px;margin:0 0 4px;letter-spacing:-.005em;font-weight:650}h3{font-size:13px;margin:18px 0 6px;font-weight:650}
-p{margin:4px 0 10px;max-width:78ch}.sub{color:var(--ink2);margin:0 0 22px}.note{color:var(--ink2);font-size:13px}
+p{margin:4px 0 10px;max-width:78ch}.sub{color:var(--ink2);margin:0 0 22px;max-width:none}.note{color:var(--ink2);font-size:13px;max-width:112ch}
 section{margin-top:38px;border-top:1px solid var(--rule);padding-top:20px}
 code,.mono{font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .verdict{background:var(--card);border:1px solid var(--rule);border-left:6px solid var(--vc);border-radius:8px;padding:22px 26px 20px}
 .pass{--vc:var(--pass);--vb:var(--passbg)}.fail,.aborted{--vc:var(--fail);--vb:var(--failbg)}.inconclusive{--vc:var(--open);--vb:var(--openbg)}
 .word{display:inline-block;font-size:22px;font-weight:750;letter-spacing:.04em;color:var(--vc);background:var(--vb);border-radius:6px;padding:3px 14px}
 .word+.label{margin-left:12px;color:var(--ink2)}.verdict .reason{font-size:15px;margin:14px 0 4px;max-width:88ch}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:14px 26px;margin:18px 0 6px}
-.figures div{border-top:1px solid var(--rule);padding-top:8px}.figures b{display:block;font-size:20px;font-weight:600;letter-spacing:-.01em}
+.figures{display:flex;flex-wrap:wrap;gap:14px 24px;margin:18px 0 6px}
+.figures div{flex:1 0 auto;border-top:1px solid var(--rule);padding-top:8px}.figures b{display:block;white-space:nowrap;font-size:17.5px;font-weight:600;letter-spacing:-.01em}
 .figures span{color:var(--ink2);font-size:12px}
 .meta{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;margin:16px 0 0;font-size:13px}.meta dt{color:var(--ink2)}
 .meta dd{margin:0;overflow-wrap:anywhere}
-.alarm{border-left:3px solid var(--warn);padding:4px 12px;margin:6px 0;font-size:13px}.alarm.fault{border-color:var(--fail);background:var(--failbg)}
+.alarm{border-left:3px solid var(--warn);padding:4px 12px;margin:10px 0;font-size:13px}.alarm.fault{border-color:var(--fail);background:var(--failbg)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;margin:8px 0 0;font-size:12px;color:var(--ink2)}
 .legend i{display:inline-block;width:20px;height:0;border-top:2.5px solid;vertical-align:middle;margin-right:7px}
 .legend i.box{height:10px;border:0;border-radius:2px}.legend i.dash{border-top-style:dashed}
@@ -58,7 +58,7 @@ svg path.range{fill:var(--cand);opacity:.16;stroke:none}
 .bar{fill:var(--cand)}.bar0{fill:var(--base);opacity:.4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:12.5px;margin:8px 0}
 th{font-weight:600;color:var(--ink2);text-align:left;border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;white-space:nowrap}
-td{border-bottom:1px solid var(--grid);padding:4px 12px 4px 0;vertical-align:middle}td.n,th.n{text-align:right}td svg{display:block}
+td{border-bottom:1px solid var(--grid);padding:4px 12px 4px 0;vertical-align:middle}td.n,th.n{text-align:right;white-space:nowrap}td svg{display:block}
 .tag{display:inline-block;border-radius:4px;padding:0 7px;font-size:11.5px;background:var(--phase);color:var(--ink2)}.tag.four{background:var(--window);color:var(--cand)}
 details summary{cursor:pointer;color:var(--ink2);font-size:13px;margin:8px 0}ul{padding-left:20px;max-width:84ch}li{margin:4px 0}
 footer{margin-top:44px;color:var(--ink3);font-size:12px}

@@ -16,7 +16,10 @@ namespace {
 constexpr std::size_t kMostPoints = 1200;  // more than the chart has pixels
 
 std::string tokens_tick(double v) { return v == 0 ? "0" : short_count(v); }
-std::string percent_tick(double v) { return fmt::format("{:+.3g}", std::abs(v) < 1e-12 ? 0.0 : v); }
+std::string percent_tick(double v) {
+  if (std::abs(v) < 1e-12) return "0";
+  return fmt::format("{}{:.3g}", v < 0 ? "−" : "+", std::abs(v));
+}
 std::string loss_tick(double v) { return fmt::format("{:.3g}", v); }
 
 std::string swatch(const std::string& css_colour, const std::string& text, const char* kind = "") {

@@ -101,19 +101,18 @@ void explain_windows(Verdict& v, const Protocol& p) {
               })->outcome;
   const WindowResult& w = v.outcome == Outcome::Pass ? v.windows.back() : deciding(v);
   const std::string gap = fmt::format(
-      "in the {} window the gap is {} (one-sided {:.0f} % bounds {} and {}, noise of one pair {})", w.name,
+      "In the {} window the gap is {} (one-sided {:.0f} % bounds {} and {}, noise of one pair {})", w.name,
       percent(w.gap), 100 * p.confidence, percent(w.bounds[0]), percent(w.bounds[1]), plain_percent(w.sigma));
   if (v.identical) {
     v.reason = "The arms are identical: the gap is exactly 0 at every evaluation.";
   } else if (v.outcome == Outcome::Pass) {
-    v.reason = fmt::format("PASS: {}; its upper bound is below the limit of {}{}.", gap,
-                           plain_percent(w.limit), v.windows.size() > 1 ? ", and so in every window" : "");
+    v.reason = fmt::format("{}; its upper bound is below the limit of {}{}.", gap, plain_percent(w.limit),
+                           v.windows.size() > 1 ? ", and so in every window" : "");
   } else if (v.outcome == Outcome::Fail) {
-    v.reason =
-        fmt::format("FAIL: {}; its lower bound is above the limit of {}.", gap, plain_percent(w.limit));
+    v.reason = fmt::format("{}; its lower bound is above the limit of {}.", gap, plain_percent(w.limit));
   } else {
     const bool assumed = w.bounds[1] < w.limit;
-    v.reason = fmt::format("INCONCLUSIVE: {}; {} the limit of {}.", gap,
+    v.reason = fmt::format("{}; {} the limit of {}.", gap,
                            assumed ? "the noise is only assumed, which is not enough to stay below"
                                    : "the bounds lie on both sides of",
                            plain_percent(w.limit));
@@ -136,13 +135,17 @@ void apply_abort(Verdict& v, const Protocol& p, const AbortRecord& a) {
   v.outcome = Outcome::Aborted;
   v.abort = a, v.relative_gap = a.gap, v.step = a.step, v.tokens = a.tokens, v.limit = p.abort.limit;
   v.noise_floor = std::max(v.noise_floor, p.noise.assumed_sigma);
+  if (v.noise_source.empty()) {
+    v.noise_source =
+        fmt::format("assumed {}: aborted before its decision windows", plain_percent(v.noise_floor));
+  }
   const double reach = quantile(0.975, 0) * v.noise_floor;
   v.gap_ci95 = {a.gap - reach, a.gap + reach};
   v.inside_noise = false, v.label = "measurably worse";
   v.more_data.clear();
-  v.reason = fmt::format(
-      "ABORTED at step {}: the {} stood above {} at {} evaluations in a row (last gap {}).", a.step,
-      a.arm.empty() ? "candidate" : a.arm, plain_percent(a.threshold), p.abort.consecutive, percent(a.gap));
+  v.reason = fmt::format("At step {} the {} stood above {} at {} evaluations in a row (last gap {}).", a.step,
+                         a.arm.empty() ? "candidate" : a.arm, plain_percent(a.threshold), p.abort.consecutive,
+                         percent(a.gap));
 }
 
 void apply_faults(Verdict& v) {
@@ -150,15 +153,15 @@ void apply_faults(Verdict& v) {
   const auto count = std::count_if(v.alarms.begin(), v.alarms.end(), is_fault);
   if (count == 0) return;
   const auto& first = *std::find_if(v.alarms.begin(), v.alarms.end(), is_fault);
-  const std::string fault = fmt::format("{} fault{} raised, the first at step {}: {}", count,
+  const std::string fault = fmt::format("{} numerical fault{} raised, the first at step {}: {}", count,
                                         count == 1 ? " was" : "s were", first.step, first.text);
   if (v.outcome == Outcome::Aborted) {
     v.reason += " Also " + fault + ".";
     return;
   }
-  v.reason = fmt::format(
-      "FAIL: {}. The run does not compute what its recipe says, so its gap ({}) is no evidence for it.",
-      fault, percent(v.relative_gap));
+  v.reason =
+      fmt::format("{}. The run does not compute what its recipe says, so its gap ({}) is no evidence for it.",
+                  fault, percent(v.relative_gap));
   v.outcome = Outcome::Fail;
   v.more_data = "Mend the fault and run again; more data cannot help.";
 }
@@ -247,7 +250,7 @@ Verdict decide(const Protocol& p, const Evidence& e) {
     v.outcome = Outcome::Fail;
     v.label = "not finite";
     v.relative_gap = HUGE_VAL;
-    v.reason = fmt::format("FAIL: the candidate's validation loss is not finite at step {}.", bad_step);
+    v.reason = fmt::format("The candidate's validation loss is not finite at step {}.", bad_step);
     return v;
   }
   judge_windows(v, p, e);
