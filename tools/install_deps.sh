@@ -7,7 +7,7 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build libfmt-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev
-  libxxhash-dev libpcre2-dev libutf8proc-dev libdnnl-dev)
+  libxxhash-dev libpcre2-dev libutf8proc-dev libboost-dev libdnnl-dev)
 test=(libgtest-dev libgmock-dev python3)
 lint=(clang-format clang-tidy python3 git)
 
