@@ -156,12 +156,13 @@ std::string operand_maps(const Grid& g, const Key& key, const Layout& l, double&
   return out;
 }
 
-const QuantEvent* at_step(const std::vector<QuantEvent>& events, const Key& key, std::int64_t step,
-                          std::size_t nth) {
+std::vector<const QuantEvent*> select(const std::vector<QuantEvent>& events, const Key& key,
+                                      std::int64_t step) {
+  std::vector<const QuantEvent*> out;
   for (const auto& e : events) {
-    if (e.step == step && Key{e.where.gemm, e.where.operand} == key && nth-- == 0) return &e;
+    if (e.step == step && Key{e.where.gemm, e.where.operand} == key) out.push_back(&e);
   }
-  return nullptr;
+  return out;
 }
 
 std::string histogram(const std::array<double, 16>& first, const std::array<double, 16>& last) {
@@ -181,9 +182,7 @@ std::string histogram(const std::array<double, 16>& first, const std::array<doub
 std::array<double, 16> shares(const std::vector<QuantEvent>& events, const Key& key, std::int64_t step) {
   std::array<double, 16> sum{};
   double total = 0;
-  for (std::size_t n = 0;; ++n) {
-    const QuantEvent* e = at_step(events, key, step, n);
-    if (e == nullptr) break;
+  for (const QuantEvent* e : select(events, key, step)) {
     for (int i = 0; i < 16; ++i)
       sum[i] += static_cast<double>(e->scale_log2[i]), total += static_cast<double>(e->scale_log2[i]);
   }
@@ -253,9 +252,7 @@ std::string scale_table(const std::vector<QuantEvent>& events) {
       "2⁸</th></tr>";
   for (const auto& key : operand_keys(events)) {
     double top = 0, subnormal = 0, zero = 0;
-    for (std::size_t n = 0;; ++n) {
-      const QuantEvent* e = at_step(events, key, last, n);
-      if (e == nullptr) break;
+    for (const QuantEvent* e : select(events, key, last)) {
       top = std::max(top, e->scale_max), subnormal = std::max(subnormal, e->scale_subnormal);
       zero = std::max(zero, e->scale_zero);
     }
