@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/selftest/selftest.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/nearest.h"
+
+namespace nibble {
+namespace {
+
+constexpr const char* kBinaryRemedy =
+    "the binary was miscompiled, or built with flags that change floating-point results (-ffast-math, "
+    "flush-to-zero): rebuild with the release preset and the compiler it names";
+constexpr const char* kBackendRemedy =
+    "do not train on this backend: run `nibble doctor --backend ref`; when that passes, use --backend ref or "
+    "rebuild, and report the failure with the output of `nibble doctor --json`";
+constexpr const char* kGemmRemedy =
+    "do not train on this backend: products differ from the exact ones. Try another oneDNN version or "
+    "ONEDNN_MAX_CPU_ISA=AVX2, check with `nibble doctor --backend ref`, and report the output of `nibble "
+    "doctor --json`";
+
+}  // namespace
+
+const std::vector<SelfTest>& self_tests() {
+  static const std::vector<SelfTest> tests = {
+      {"e2m1 codec", kBinaryRemedy, selftest::e2m1_codec},
+      {"e4m3 codec", kBinaryRemedy, selftest::e4m3_codec},
+      {"e5m2 codec", kBinaryRemedy, selftest::e5m2_codec},
+      {"e8m0 codec", kBinaryRemedy, selftest::e8m0_codec},
+      {"bf16 codec", kBinaryRemedy, selftest::bf16_codec},
+      {"philox answers", kBinaryRemedy, selftest::philox_answers},
+      {"nibble order", kBackendRemedy, selftest::nibble_order},
+      {"quantiser bytes", kBackendRemedy, selftest::quantiser_bytes},
+      {"stochastic rounding", kBackendRemedy, selftest::stochastic_means},
+      {"hadamard", kBackendRemedy, selftest::hadamard_orthogonality},
+      {"non-finite", kBackendRemedy, selftest::non_finite_detection},
+      {"integer gemm", kGemmRemedy, selftest::integer_gemm},
+      {"nvfp4 gemm", kGemmRemedy, selftest::nvfp4_gemm},
+  };
+  return tests;
+}
+
+SelfTestResult run_self_test(const SelfTest& test, Stream& stream, bool fault) {
+  SelfTestResult result{.name = test.name};
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    result.detail = test.run(stream, fault);
+    result.passed = true;
+  } catch (const std::exception& e) {
+    result.detail = e.what();
+    result.remedy = test.remedy;
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+std::vector<SelfTestResult> run_self_tests(Stream& stream, std::string_view faulty) {
+  std::vector<std::string> names;
+  for (const SelfTest& t : self_tests()) names.emplace_back(t.name);
+  check_usage(faulty.empty() || std::find(names.begin(), names.end(), faulty) != names.end(),
+              "there is no self-test \"{}\"{}", faulty, did_you_mean(faulty, names));
+  std::vector<SelfTestResult> results;
+  for (const SelfTest& t : self_tests()) results.push_back(run_self_test(t, stream, t.name == faulty));
+  return results;
+}
+
+}  // namespace nibble
