@@ -10,7 +10,8 @@
 
 /// The exponential and its relatives in FP32, written so that a plain loop over them vectorises and gives the
 /// same bits at every SIMD level (no branches, no table, fused multiply-adds where written). The error bounds
-/// are measured over all FP32 arguments in vector_math_test.cpp; one ulp is that of the exact result.
+/// are measured over the whole range of arguments in vector_math_test.cpp; one ulp is that of the exact
+/// result.
 namespace nibble {
 
 /// e^x. Error <= 1 ulp for normal results, <= 1 step for subnormal ones; NaN stays NaN, exp(-inf) = 0,

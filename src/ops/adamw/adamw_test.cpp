@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/adamw/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+/// The formula of the header, written out for one element.
+TEST(AdamW, ThreeStepsFollowTheFormula) {
+  const double lr = 0.01, b1 = 0.9f, b2 = 0.95f, eps = 1e-8f, decay = 0.1f;
+  const double grads[] = {0.5, -0.25, 0.125};
+  for (BackendKind kind : {BackendKind::Ref, BackendKind::Cpu}) {
+    HostDevice device;
+    Stream stream(kind, device, 1);
+    double w = 2, m = 0, v = 0;
+    float fw = 2, fm = 0, fv = 0;
+    bf16 copy;
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      const auto grad = static_cast<float>(2 * grads[step - 1]);
+      const double g = grads[step - 1];
+      m = b1 * m + (1 - b1) * g;
+      v = b2 * v + (1 - b2) * g * g;
+      const double mhat = m / (1 - std::pow(b1, step)), vhat = v / (1 - std::pow(b2, step));
+      w -= lr * (mhat / (std::sqrt(vhat) + eps) + decay * w);
+      adamw(stream, {.w_N = View<float>(&fw, 1),
+                     .m_N = View<float>(&fm, 1),
+                     .v_N = View<float>(&fv, 1),
+                     .grad_N = View<const float>(&grad, 1),
+                     .copy_N = View<bf16>(&copy, 1),
+                     .lr = static_cast<float>(lr),
+                     .weight_decay = 0.1f,
+                     .grad_scale = 0.5f,
+                     .step = step});
+      EXPECT_NEAR(fw, w, 1e-6 * w) << "step " << step;
+      EXPECT_NEAR(fm, m, 1e-6 * std::abs(m)) << "step " << step;
+      EXPECT_NEAR(fv, v, 1e-6 * v) << "step " << step;
+      EXPECT_EQ(copy, bf16::nearest(fw));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble

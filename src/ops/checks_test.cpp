@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ops/embedding/embedding.h"
+#include "ops/gemm/gemm.h"
+#include "ops/loss/cross_entropy.h"
+#include "ops/norm/rms_norm.h"
+
+namespace nibble {
+namespace {
+
+class Checks : public ::testing::Test {
+ protected:
+  /// What the op says when it refuses.
+  template <class Args>
+  std::string refusal(const Op<Args>& op, const Args& args) {
+    try {
+      op(stream_, args);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  HostDevice device_;
+  Stream stream_{BackendKind::Ref, device_, 1};
+  std::vector<float> memory_ = std::vector<float>(64);
+  std::vector<bf16> half_ = std::vector<bf16>(64);
+};
+
+using ::testing::HasSubstr;
+
+TEST_F(Checks, MatMulRefusesWhatDoesNotFit) {
+  const View<float> x(memory_.data(), 4, 6), y(memory_.data(), 3, 6), c(memory_.data(), 4, 3);
+  EXPECT_EQ(refusal(matmul, {.a_MK = View<const float>(x), .b_NK = View<const float>(y), .c_MN = c}), "");
+  EXPECT_THAT(refusal(matmul, {.a_MK = View<const float>(x), .b_NK = View<const float>(c), .c_MN = c}),
+              HasSubstr("reduce over 6 and 3"));
+  EXPECT_THAT(refusal(matmul, {.a_MK = View<const float>(x), .b_NK = View<const float>(y), .c_MN = x}),
+              HasSubstr("axis 1 of c"));
+  EXPECT_THAT(
+      refusal(matmul,
+              {.a_MK = View<const float>(x), .b_NK = View<const bf16>(half_.data(), 3, 6), .c_MN = c}),
+      HasSubstr("cast one of them"));
+  EXPECT_THAT(refusal(matmul, {.a_MK = View<const float>(x),
+                               .b_NK = View<const float>(y),
+                               .c_MN = View<bf16>(half_.data(), 4, 3),
+                               .beta = 1}),
+              HasSubstr("needs an FP32 result"));
+}
+
+TEST_F(Checks, TokensOutsideTheVocabularyAreNamed) {
+  const std::vector<std::int32_t> ids = {0, 7, 3};
+  EXPECT_THAT(refusal(embedding, {.ids_T = {ids.data(), Layout::contiguous(3)},
+                                  .w_VD = View<const float>(memory_.data(), 4, 2),
+                                  .x_TD = View<float>(memory_.data() + 32, 3, 2)}),
+              HasSubstr("token 7 at position 1 is outside the vocabulary of 4"));
+  EXPECT_THAT(refusal(cross_entropy, {.logits_TV = View<const float>(memory_.data(), 3, 6),
+                                      .targets_T = {ids.data(), Layout::contiguous(3)},
+                                      .loss_T = View<float>(memory_.data() + 32, 3)}),
+              HasSubstr("target 7 at position 1"));
+}
+
+TEST_F(Checks, GroupsMustDivideTheFeatures) {
+  const View<float> x(memory_.data(), 2, 6), w(memory_.data(), 6), rstd(memory_.data(), 2, 4);
+  EXPECT_THAT(refusal(gated_rms_norm, {.y_TD = View<const float>(x),
+                                       .z_TD = View<const float>(x),
+                                       .w_D = w,
+                                       .out_TD = x,
+                                       .rstd_TG = rstd,
+                                       .groups = 4}),
+              HasSubstr("6 features do not divide into 4 groups"));
+}
+
+}  // namespace
+}  // namespace nibble
