@@ -16,6 +16,10 @@ struct Attention {
   float scale = 1;
 };
 
+/// With P the probabilities and dP[t,s] = dout[t] . v[s]:
+///   dv = P^T dout,   dS[t,s] = P[t,s] (dP[t,s] - out[t] . dout[t]),   dq = scale dS k,   dk = scale dS^T q
+/// The mean of dP is formed from the stored `out`: if that is BF16, so is its rounding, where the
+/// probabilities concentrate on a few keys and the difference cancels.
 struct AttentionBackward {
   ConstRealView q_THD, k_TGD, v_TGD, out_THD;
   View<const float> lse_HT;

@@ -61,14 +61,14 @@ void backward_of_head(const AttentionBackward& a, std::int64_t h, std::int64_t g
     const std::int64_t first = t - t % a.seq_len;
     const Row row = softmax_row(a, t, h, g);
     std::vector<double> dp(row.p.size(), 0), dq(width, 0);
-    double mean = 0;
+    double mean = 0;  // of dp under the probabilities, which is out . dout
+    for (std::int64_t d = 0; d < width; ++d) mean += double{a.out_THD.get(t, h, d)} * a.dout_THD.get(t, h, d);
     for (std::int64_t s = first; s <= t; ++s) {
       for (std::int64_t d = 0; d < width; ++d) {
         const double dout = a.dout_THD.get(t, h, d);
         dp[s - first] += dout * a.v_TGD.get(s, g, d);
         dv[s * width + d] += row.p[s - first] * dout;
       }
-      mean += row.p[s - first] * dp[s - first];
     }
     for (std::int64_t s = first; s <= t; ++s) {
       const double dscore = row.p[s - first] * (dp[s - first] - mean) * a.scale;
