@@ -14,11 +14,14 @@ struct QuantStats {
   std::int64_t flushed = 0;    ///< not zero before, decoded value zero after (values, not codes)
   std::int64_t saturated = 0;  ///< |element value| = the format's maximum
   std::int64_t blocks = 0, zero_blocks = 0;  ///< blocks; of them all zero before
-  std::int64_t scale_max = 0, scale_subnormal = 0,
-               scale_zero = 0;            ///< block scales at 448, below 2^-6, 0 (data not zero)
-  std::int64_t scale_histogram[16] = {};  ///< floor(log2(scale)) from 2^-9 (and below) to 2^8 in 16 bins
-  double sum_x2 = 0, sum_e2 = 0;          ///< of x^2 and (q - x)^2
-  double sum_abs = 0, sum_e = 0;          ///< of |x| and (q - x) * sign(x)... see bias()
+  /// Block scales of blocks that are not all zero: at the format's maximum (448), below 2^-6 but not 0, and
+  /// 0.
+  std::int64_t scale_max = 0, scale_subnormal = 0, scale_zero = 0;
+  /// The same blocks by floor(log2(scale)): bin e holds 2^(e-7), bin 0 everything below 2^-6. For E4M3 that
+  /// is its exponent field; E8M0 scales outside the range are counted at its ends.
+  std::int64_t scale_histogram[16] = {};
+  double sum_x2 = 0, sum_e2 = 0;  ///< of x^2 and (q - x)^2
+  double sum_abs = 0, sum_e = 0;  ///< of |x| and (q - x) * sign(x)... see bias()
   double sum_xq = 0, sum_q2 = 0;
   float amax = 0;
 
@@ -33,10 +36,20 @@ struct QuantStats {
 
 /// Compares a matrix with its quantised form (as Quantize made it, `transpose` and rotation included).
 /// sum_e adds (q - x) sign(x), so that a shrink towards zero shows as a negative bias.
+///
+/// What is compared is the DECODED value (as Dequantize has it), not the code: a block whose scale fell to
+/// zero has codes of +-6 and values of 0, and counts as flushed. A square tile is one block.
+///
+///   x_RC    may be narrower than the result, whose rows a rotation pads to a multiple of 16: the padding is
+///           not counted. For a rotated operand it is what Rotate wrote.
+///   codes   required, and `scales` with them where the format has block scales; BF16 and FP32 need `values`
+///
+/// Sums are in double; the two backends agree to the rounding of their order, the counts exactly, and neither
+/// depends on the number of threads. Throws Error{Runtime} for shapes that do not fit.
 struct MeasureQuant {
   ConstRealView
       x_RC;  ///< the operand before quantisation, in the result's layout: already rotated/transposed
-  View<const bf16> values;                 ///< Quantize::values
+  View<const bf16> values;                 ///< Quantize::values; read only where there are no codes
   View<const std::uint8_t> codes, scales;  ///< Quantize::codes, scales
   QuantSpec spec;
   const float* amax = nullptr;

@@ -37,15 +37,22 @@ NIBBLE_LANES H16 magnitude_of_bf16(const H16& x) {
   return a > std::uint16_t{0x7F80} ? H16{} : a;
 }
 
+/// BlockScales in memory, where one lane at a time is spread over a vector.
+struct alignas(64) ChunkScales {
+  float multiplier[16];
+  float scale[16];
+  std::uint8_t bytes[16];
+};
+
 /// Sixteen blocks of one row under known scales.
 template <class Round, bool kSeesNan>
-NIBBLE_LANES void encode_chunk(const std::uint16_t* x, const BlockScales& scales, const std::uint8_t* random,
+NIBBLE_LANES void encode_chunk(const std::uint16_t* x, const ChunkScales& scales, const std::uint8_t* random,
                                std::uint16_t* values, std::uint8_t* codes) {
   for (int b = 0; b < 16; ++b) {
     const F16 v = widen(load<H16>(x + 16 * b)) * scales.multiplier[b];
     U16 r{};
     if constexpr (Round::kRounding != Rounding::NearestEven) {
-      r = __builtin_convertvector(load<B16>(random + 16 * b), U16);
+      r = widen_bytes(random + 16 * b);
     }
     const F16 q = Round::round(saturated_e2m1(v), r);
     const U16 sign = code_sign<kSeesNan>(v);
@@ -54,14 +61,15 @@ NIBBLE_LANES void encode_chunk(const std::uint16_t* x, const BlockScales& scales
     }
     if (codes != nullptr) {
       const L8 pairs = reinterpret_cast<L8>(e2m1_code(q, sign));
-      store(codes + 8 * b, __builtin_convertvector((pairs | pairs >> 28) & 0xFFu, B8));
+      store_eight_bytes(codes + 8 * b, (pairs | pairs >> 28) & 0xFFu);
     }
   }
 }
 
 /// Up to 256 columns of a group of rows that share block scales: one row, or sixteen.
 template <class Round, bool kSeesNan>
-void encode_group(const QuantizeJob& job, std::int64_t row, int rows, std::int64_t col, std::int64_t cols) {
+void encode_group(const QuantizeJob& job, const RoundKeys& keys, std::int64_t row, int rows, std::int64_t col,
+                  std::int64_t cols) {
   const auto* source = static_cast<const std::uint16_t*>(job.x);
   const bool whole = cols == kChunk;
   alignas(64) std::uint16_t padded[kChunk];
@@ -82,18 +90,19 @@ void encode_group(const QuantizeJob& job, std::int64_t row, int rows, std::int64
       m[b] = a > m[b] ? a : m[b];
     }
   }
-  BlockScales scales;
-  nvfp4_scales(__builtin_convertvector(maxima(m), U16) << 16, job, scales);
+  const BlockScales lanes = nvfp4_scales(widen_halves(maxima(m)) << 16, job);
+  ChunkScales scales;
+  store(scales.multiplier, lanes.multiplier);
+  store(scales.scale, lanes.scale);
+  store(scales.bytes, lanes.bytes);
 
   const std::size_t blocks = static_cast<std::size_t>(cols + 15) / 16;
   for (int r = 0; r < rows; ++r) {
     alignas(64) std::uint8_t random[256];
     if constexpr (Round::kRounding == Rounding::Stochastic) {
-      std::uint64_t group[16];
       const std::uint64_t first =
           job.random.first_element + static_cast<std::uint64_t>((row + r) * job.row_elements + col);
-      for (int b = 0; b < 16; ++b) group[b] = first / 16 + static_cast<std::uint64_t>(b);
-      random_groups(job.random, group, random);
+      random_groups(job.random, keys, first / 16, 1, random);
     }
     std::uint16_t* values =
         job.values ? reinterpret_cast<std::uint16_t*>(job.values + (row + r) * job.values_stride + col)
@@ -119,12 +128,13 @@ void encode_group(const QuantizeJob& job, std::int64_t row, int rows, std::int64
 template <class Round, bool kSeesNan>
 void encode_rows(const QuantizeJob& job, const QuantizePart& part) {
   const std::int64_t group = job.spec.tile == Tile::Square ? 16 : 1;
+  const RoundKeys keys = round_keys(job.random);
   const std::int64_t row_end = part.row + part.rows, col_end = part.col + part.cols;
   for (std::int64_t row = part.row; row < row_end; row += group) {
     const auto rows = static_cast<int>(row_end - row < group ? row_end - row : group);
     for (std::int64_t col = part.col; col < col_end; col += kChunk) {
       const std::int64_t cols = col_end - col < kChunk ? col_end - col : kChunk;
-      encode_group<Round, kSeesNan>(job, row, rows, col, cols);
+      encode_group<Round, kSeesNan>(job, keys, row, rows, col, cols);
     }
   }
 }

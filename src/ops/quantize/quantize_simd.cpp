@@ -14,7 +14,8 @@ namespace {
 /// Where a tile lies in the result.
 struct Place {
   std::int64_t row, col;
-  int lanes;  ///< rows that exist, up to 16
+  int lanes;              ///< rows that exist, up to 16
+  const RoundKeys* keys;  ///< of the job's random key; null where nothing is drawn
 };
 
 template <int N>
@@ -63,6 +64,9 @@ NIBBLE_LANES void load_tile(const QuantizeJob& job, const Place& at, F16 (&x)[N]
   const int filled = left < N ? static_cast<int>(left) : N;
   if (!job.transpose) {
     gather_rows(job, at, filled, x);
+  } else if (filled == N && at.lanes == 16 && !job.x_is_f32) {
+    const std::uint16_t* from = static_cast<const std::uint16_t*>(job.x) + at.col * job.x_stride + at.row;
+    for (int k = 0; k < N; ++k) x[k] = widen(load<H16>(from + k * job.x_stride));
   } else {
     for (int k = 0; k < N; ++k) x[k] = k < filled ? load_lanes(job, at.col + k, at.row, at.lanes) : F16{};
   }
@@ -70,7 +74,7 @@ NIBBLE_LANES void load_tile(const QuantizeJob& job, const Place& at, F16 (&x)[N]
   for (int h = 0; h < N; h += 16) {
     auto& part = *reinterpret_cast<F16(*)[16]>(x + h);
     hadamard16(part, job.spec.sign_mask);
-    for (int k = 0; k < 16; ++k) part[k] = as_float(nearest_bf16(part[k]) << 16);
+    for (int k = 0; k < 16; ++k) part[k] = rounded_to_bf16(part[k]);
   }
 }
 
@@ -95,15 +99,11 @@ NIBBLE_LANES void draw(const QuantizeJob& job, const Place& at, std::uint32_t (&
   if (Round::kRounding == Rounding::Stochastic && job.transpose && row % 16 == 0 &&
       job.random.first_element % 16 == 0) {
     for (int h = 0; h < N; h += 16) {
-      std::uint64_t group[16];
       alignas(64) std::uint8_t bytes[256];
-      for (int k = 0; k < 16; ++k) {
-        const auto token = static_cast<std::uint64_t>(at.col + h + k);
-        group[k] = (job.random.first_element + token * row + static_cast<std::uint64_t>(at.row)) / 16;
-      }
-      random_groups(job.random, group, bytes);
-      for (int k = 0; k < 16; ++k)
-        store(random[h + k], __builtin_convertvector(load<B16>(bytes + 16 * k), U16));
+      const std::uint64_t first = job.random.first_element + static_cast<std::uint64_t>(at.col + h) * row +
+                                  static_cast<std::uint64_t>(at.row);
+      random_groups(job.random, *at.keys, first / 16, row / 16, bytes);
+      for (int k = 0; k < 16; ++k) store(random[h + k], widen_bytes(bytes + 16 * k));
     }
     return;
   }
@@ -123,18 +123,17 @@ NIBBLE_LANES void encode_e2m1(const QuantizeJob& job, const Place& at, const F16
                               const BlockScales& scales, Output<N>& out) {
   alignas(64) std::uint32_t random[N][16];
   if constexpr (Round::kRounding != Rounding::NearestEven) draw<Round, N>(job, at, random);
-  const F16 multiplier = load<F16>(scales.multiplier), scale = load<F16>(scales.scale);
   for (int k = 0; k < N; ++k) {
-    const F16 v = x[k] * multiplier;
+    const F16 v = x[k] * scales.multiplier;
     U16 r{};
     if constexpr (Round::kRounding != Rounding::NearestEven) r = load<U16>(random[k]);
     const F16 q = Round::round(saturated_e2m1(v), r);
     const U16 sign = code_sign<kSeesNan>(v);
-    const F16 value = as_float(as_bits(q * scale) | sign);
-    out.values[k] = kExact ? narrow_exact(value) : __builtin_convertvector(nearest_bf16(value), H16);
-    if (job.codes != nullptr) out.codes[k] = __builtin_convertvector(e2m1_code(q, sign), B16);
+    const F16 value = as_float(as_bits(q * scales.scale) | sign);
+    out.values[k] = narrow_exact(kExact ? value : rounded_to_bf16(value));
+    if (job.codes != nullptr) out.codes[k] = narrow_bytes(e2m1_code(q, sign));
   }
-  __builtin_memcpy(out.scales, scales.bytes, 16);
+  store(out.scales, scales.bytes);
 }
 
 /// How a format turns a tile into its output.
@@ -142,9 +141,7 @@ template <class Round, bool kSeesNan>
 struct Nvfp4Tile {
   static constexpr int kBlock = 16;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place& at, const F16 (&x)[16], Output<16>& out) {
-    BlockScales scales;
-    nvfp4_scales(block_amax(job, x), job, scales);
-    encode_e2m1<Round, kSeesNan, true>(job, at, x, scales, out);
+    encode_e2m1<Round, kSeesNan, true>(job, at, x, nvfp4_scales(block_amax(job, x), job), out);
   }
 };
 
@@ -152,42 +149,28 @@ template <class Round>
 struct Mxfp4Tile {
   static constexpr int kBlock = 32;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place& at, const F16 (&x)[32], Output<32>& out) {
-    BlockScales scales;
-    alignas(64) float amax[16];
-    store(amax, block_amax(job, x));
-    for (int l = 0; l < 16; ++l) {
-      const E8M0 scale = mxfp4_scale(amax[l]);
-      scales.multiplier[l] = scale.inverse();
-      scales.scale[l] = scale.value();
-      scales.bytes[l] = scale.bits;
-    }
-    encode_e2m1<Round, true, false>(job, at, x, scales, out);
+    encode_e2m1<Round, true, false>(job, at, x, mx_scales(block_amax(job, x), 1.0f / 6.0f), out);
   }
 };
+
+/// Element::nearest and the operand of its code, for one vector.
+template <class Element, int N>
+NIBBLE_LANES void encode_8_bit(const F16& v, const F16& scale, int k, Output<N>& out) {
+  const U16 magnitude = magnitude_of(v), sign = as_bits(v) & 0x80000000u;
+  const U16 code = min_of(small_nearest<typename Element::Bits>(magnitude), U16{} + Element::kMaxBits);
+  const F16 value = as_float(as_bits(small_value<typename Element::Bits>(code) * scale) | sign);
+  const auto nan = magnitude > kInfinityBits;
+  out.codes[k] = narrow_bytes(nan ? U16{} + Element::kNanBits : code | sign >> 24);
+  out.values[k] = narrow_exact(nan ? all(bits_float(0x7FC00000u)) : rounded_to_bf16(value));
+}
 
 template <class Element>
 struct Mxfp8Tile {
   static constexpr int kBlock = 32;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place&, const F16 (&x)[32], Output<32>& out) {
-    alignas(64) float amax[16], v[16];
-    E8M0 scale[16];
-    store(amax, block_amax(job, x));
-    for (int l = 0; l < 16; ++l) {
-      scale[l] = mxfp8_scale<Element>(amax[l]);
-      out.scales[l] = scale[l].bits;
-    }
-    for (int k = 0; k < 32; ++k) {
-      std::uint8_t codes[16];
-      bf16 values[16];
-      store(v, x[k]);
-      for (int l = 0; l < 16; ++l) {
-        const Element code = Element::nearest(v[l] * scale[l].inverse());
-        codes[l] = code.bits;
-        values[l] = exact_operand(code, scale[l]);
-      }
-      out.codes[k] = load<B16>(codes);
-      out.values[k] = load<H16>(values);
-    }
+    const BlockScales scales = mx_scales(block_amax(job, x), 1.0f / Element::kMax);
+    for (int k = 0; k < 32; ++k) encode_8_bit<Element>(x[k] * scales.multiplier, scales.scale, k, out);
+    store(out.scales, scales.bytes);
   }
 };
 
@@ -195,27 +178,15 @@ template <class Element>
 struct Fp8Tile {
   static constexpr int kBlock = 16;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place&, const F16 (&x)[16], Output<16>& out) {
-    const Fp8Scale scale = job.fp8;
-    for (int k = 0; k < 16; ++k) {
-      alignas(64) float v[16];
-      std::uint8_t codes[16];
-      bf16 values[16];
-      store(v, x[k]);
-      for (int l = 0; l < 16; ++l) {
-        const Element code = encode_fp8<Element>(v[l], scale);
-        codes[l] = code.bits;
-        values[l] = exact_operand(code);
-      }
-      out.codes[k] = load<B16>(codes);
-      out.values[k] = load<H16>(values);
-    }
+    const F16 multiplier = all(job.fp8.encode), one = all(1.0f);
+    for (int k = 0; k < 16; ++k) encode_8_bit<Element>(x[k] * multiplier, one, k, out);
   }
 };
 
 struct CastTile {
   static constexpr int kBlock = 16;
   NIBBLE_HD static void encode(const QuantizeJob&, const Place&, const F16 (&x)[16], Output<16>& out) {
-    for (int k = 0; k < 16; ++k) out.values[k] = __builtin_convertvector(nearest_bf16(x[k]), H16);
+    for (int k = 0; k < 16; ++k) out.values[k] = narrow_exact(rounded_to_bf16(x[k]));
   }
 };
 
@@ -275,12 +246,13 @@ template <class Tile>
 void quantize_tiles(const QuantizeJob& job, const QuantizePart& part) {
   constexpr int N = Tile::kBlock;
   const bool packed = job.spec.format == Format::Nvfp4 || job.spec.format == Format::Mxfp4;
+  const RoundKeys keys = round_keys(job.random);
   const std::int64_t row_end = part.row + part.rows, col_end = part.col + part.cols;
   for (std::int64_t chunk = part.col; chunk < col_end; chunk += 64) {
     const std::int64_t chunk_end = chunk + 64 < col_end ? chunk + 64 : col_end;
     for (std::int64_t row = part.row; row < row_end; row += 16) {
       for (std::int64_t col = chunk; col < chunk_end; col += N) {
-        const Place at{row, col, static_cast<int>(row_end - row < 16 ? row_end - row : 16)};
+        const Place at{row, col, static_cast<int>(row_end - row < 16 ? row_end - row : 16), &keys};
         const int cols = chunk_end - col < N ? static_cast<int>(chunk_end - col) : N;
         F16 x[N];
         Output<N> out;
@@ -297,6 +269,36 @@ void quantize_tiles(const QuantizeJob& job, const QuantizePart& part) {
   }
 }
 
+/// The largest magnitude as an integer of the element's width; what is above `limit` counts as 0.
+template <class Word>
+NIBBLE_LANES Word amax_of_rows(const char* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                               Word limit) {
+  typedef Word V __attribute__((vector_size(64)));
+  constexpr std::int64_t kLanes = 64 / sizeof(Word);
+  constexpr auto kMagnitude = static_cast<Word>(Word{static_cast<Word>(~Word{0})} >> 1);
+  V largest[2] = {};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const char* row = x + r * stride * static_cast<std::int64_t>(sizeof(Word));
+    for (std::int64_t c = 0, turn = 0; c < cols; c += kLanes, turn ^= 1) {
+      V v{};
+      if (cols - c >= kLanes) {
+        v = load<V>(row + c * static_cast<std::int64_t>(sizeof(Word)));
+      } else {
+        __builtin_memcpy(&v, row + c * static_cast<std::int64_t>(sizeof(Word)),
+                         static_cast<std::size_t>(cols - c) * sizeof(Word));
+      }
+      v &= kMagnitude;
+      v = v > limit ? V{} : v;
+      V& m = largest[turn];
+      m = v > m ? v : m;
+    }
+  }
+  Word out = 0;
+  for (const V& m : largest)
+    for (int l = 0; l < kLanes; ++l) out = m[l] > out ? m[l] : out;
+  return out;
+}
+
 }  // namespace
 
 std::uint32_t rotated_amax_bits(const QuantizeJob& job, const QuantizePart& part) {
@@ -308,7 +310,7 @@ std::uint32_t rotated_amax_bits(const QuantizeJob& job, const QuantizePart& part
     for (std::int64_t row = part.row; row < row_end; row += 16) {
       for (std::int64_t col = chunk; col < chunk_end; col += 16) {
         F16 x[16];
-        load_tile(job, {row, col, static_cast<int>(row_end - row < 16 ? row_end - row : 16)}, x);
+        load_tile(job, {row, col, static_cast<int>(row_end - row < 16 ? row_end - row : 16), nullptr}, x);
         for (int k = 0; k < 16; ++k) {
           const U16 a = magnitude_of(x[k]);
           amax = max_of(amax, drop_nan ? without_nan(a) : a);
@@ -323,26 +325,11 @@ std::uint32_t rotated_amax_bits(const QuantizeJob& job, const QuantizePart& part
 
 std::uint32_t amax_bits(const void* x, bool x_is_f32, std::int64_t rows, std::int64_t cols,
                         std::int64_t stride, bool drop_nan) {
-  std::uint32_t f32_amax = 0;
-  std::uint16_t bf16_amax = 0;
-  const std::uint16_t bf16_limit = drop_nan ? 0x7F80 : 0x7FFF;
-  const std::uint32_t f32_limit = drop_nan ? kInfinityBits : 0x7FFFFFFFu;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    if (x_is_f32) {
-      const float* row = static_cast<const float*>(x) + r * stride;
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const std::uint32_t bits = magnitude_bits(row[c]), a = bits > f32_limit ? 0u : bits;
-        f32_amax = a > f32_amax ? a : f32_amax;
-      }
-    } else {
-      const std::uint16_t* row = static_cast<const std::uint16_t*>(x) + r * stride;
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const std::uint16_t bits = row[c] & 0x7FFF, a = bits > bf16_limit ? std::uint16_t{0} : bits;
-        bf16_amax = a > bf16_amax ? a : bf16_amax;
-      }
-    }
-  }
-  return x_is_f32 ? f32_amax : static_cast<std::uint32_t>(bf16_amax) << 16;
+  return x_is_f32 ? amax_of_rows<std::uint32_t>(static_cast<const char*>(x), rows, cols, stride,
+                                                drop_nan ? kInfinityBits : 0x7FFFFFFFu)
+                  : std::uint32_t{amax_of_rows<std::uint16_t>(static_cast<const char*>(x), rows, cols, stride,
+                                                              drop_nan ? 0x7F80 : 0x7FFF)}
+                        << 16;
 }
 
 void quantize_part(const QuantizeJob& job, const QuantizePart& part) {

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/health/quant_stats.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "numeric/e2m1.h"
+#include "numeric/e4m3.h"
+#include "numeric/e5m2.h"
+#include "ops/health/quant_stats_rows.h"
+
+namespace nibble {
+namespace {
+
+double ratio(double a, double b) { return b != 0 ? a / b : 0; }
+
+/// Values of the result's row, which a rotation may have padded.
+std::int64_t result_cols(const MeasureQuant& m) {
+  const std::int64_t cols = m.x_RC.size(1);
+  return m.spec.rotation == 0 ? cols : (cols + m.spec.rotation - 1) / m.spec.rotation * m.spec.rotation;
+}
+
+void count_element(float x, float q, QuantStats& s) {
+  const double xd = x, qd = q, e = qd - xd;
+  s.nonzero += x != 0.0f ? 1 : 0;
+  s.flushed += x != 0.0f && q == 0.0f ? 1 : 0;
+  s.sum_x2 += xd * xd;
+  s.sum_e2 += e * e;
+  s.sum_abs += std::fabs(xd);
+  s.sum_e += x < 0.0f ? -e : e;
+  s.sum_xq += xd * qd;
+  s.sum_q2 += qd * qd;
+}
+
+bool is_largest(Format format, std::uint8_t code) {
+  switch (format) {
+    case Format::Nvfp4:
+    case Format::Mxfp4:
+      return (code & 7) == 7;
+    case Format::Mxfp8E4M3:
+    case Format::Fp8E4M3:
+      return (code & 0x7F) == E4M3::kMaxBits;
+    case Format::Mxfp8E5M2:
+    case Format::Fp8E5M2:
+      return (code & 0x7F) == E5M2::kMaxBits;
+    case Format::Fp32:
+    case Format::Bf16:
+      break;
+  }
+  return false;
+}
+
+std::int64_t count_saturated(const MeasureQuant& m, std::int64_t row) {
+  const bool packed = info(m.spec.format).element_bits == 4;
+  std::int64_t n = 0;
+  for (std::int64_t j = 0; j < m.x_RC.size(1); ++j) {
+    const std::uint8_t byte = m.codes(row, packed ? j / 2 : j);
+    n += is_largest(m.spec.format, packed && j % 2 == 1 ? byte >> 4 : byte) ? 1 : 0;
+  }
+  return n;
+}
+
+void count_scale(Format format, std::uint8_t bits, QuantStats& s) {
+  if (format == Format::Nvfp4) {
+    s.scale_max += bits == E4M3::kMaxBits ? 1 : 0;
+    s.scale_subnormal += bits > 0 && bits < 8 ? 1 : 0;
+    s.scale_zero += bits == 0 ? 1 : 0;
+    ++s.scale_histogram[(bits & 0x7F) >> 3];
+  } else {
+    s.scale_max += bits == 0xFE ? 1 : 0;
+    s.scale_subnormal += bits < 127 - 6 ? 1 : 0;
+    ++s.scale_histogram[std::clamp(bits - 127 + 7, 0, 15)];
+  }
+}
+
+bool all_zero(const ConstRealView& x, std::int64_t row, std::int64_t rows, std::int64_t col,
+              std::int64_t cols) {
+  for (std::int64_t i = row; i < row + rows; ++i) {
+    for (std::int64_t j = col; j < col + cols; ++j) {
+      if (x.get(i, j) != 0.0f) return false;
+    }
+  }
+  return true;
+}
+
+void count_blocks(const MeasureQuant& m, std::int64_t begin, std::int64_t end, QuantStats& s) {
+  const std::int64_t size = info(m.spec.format).block, step = m.spec.tile == Tile::Square ? size : 1;
+  const std::int64_t cols = m.x_RC.size(1);
+  for (std::int64_t i = begin; i < end; i += step) {
+    for (std::int64_t j = 0; j < cols; j += size) {
+      ++s.blocks;
+      if (all_zero(m.x_RC, i, std::min(step, end - i), j, std::min(size, cols - j))) {
+        ++s.zero_blocks;
+      } else {
+        count_scale(m.spec.format, m.scales(i, j / size), s);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void QuantStats::merge(const QuantStats& o) {
+  count += o.count;
+  nonzero += o.nonzero;
+  flushed += o.flushed;
+  saturated += o.saturated;
+  blocks += o.blocks;
+  zero_blocks += o.zero_blocks;
+  scale_max += o.scale_max;
+  scale_subnormal += o.scale_subnormal;
+  scale_zero += o.scale_zero;
+  for (int b = 0; b < 16; ++b) scale_histogram[b] += o.scale_histogram[b];
+  sum_x2 += o.sum_x2;
+  sum_e2 += o.sum_e2;
+  sum_abs += o.sum_abs;
+  sum_e += o.sum_e;
+  sum_xq += o.sum_xq;
+  sum_q2 += o.sum_q2;
+  amax = std::max(amax, o.amax);
+}
+
+double QuantStats::flushed_share() const {
+  return ratio(static_cast<double>(flushed), static_cast<double>(nonzero));
+}
+double QuantStats::saturated_share() const {
+  return ratio(static_cast<double>(saturated), static_cast<double>(count));
+}
+double QuantStats::sqnr_db() const { return 10 * std::log10(sum_x2 / sum_e2); }
+double QuantStats::bias() const { return ratio(sum_e, sum_abs); }
+double QuantStats::cosine() const { return ratio(sum_xq, std::sqrt(sum_x2) * std::sqrt(sum_q2)); }
+
+Dequantize decoding_of(const MeasureQuant& m, const View<float>& out) {
+  return {.format = m.spec.format,
+          .codes = m.codes,
+          .scales = m.scales,
+          .amax = m.amax,
+          .scale = m.scale,
+          .out_RC = out};
+}
+
+QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded, std::int64_t begin,
+                        std::int64_t end) {
+  QuantStats s;
+  const std::int64_t cols = m.x_RC.size(1);
+  s.count = (end - begin) * cols;
+  for (std::int64_t i = begin; i < end; ++i) {
+    with_type(m.x_RC, [&](auto x_RC) {
+      for (std::int64_t j = 0; j < cols; ++j) {
+        count_element(to_float(x_RC(i, j)), decoded.empty() ? m.values(i, j).value() : decoded(i, j), s);
+      }
+    });
+    if (!decoded.empty()) s.saturated += count_saturated(m, i);
+  }
+  if (info(m.spec.format).block != 0) count_blocks(m, begin, end, s);
+  return s;
+}
+
+void check(const MeasureQuant& m) {
+  check(m.x_RC.rank() == 2 && m.out != nullptr && m.amax != nullptr,
+        "measure_quant: x must be a matrix, amax and out must be given");
+  if (is_quantized(m.spec.format)) {
+    check(!m.codes.empty(), "measure_quant: {} needs codes", info(m.spec.format).name);
+    const View<float> shape(nullptr, m.x_RC.size(0), result_cols(m));
+    check(decoding_of(m, shape));
+  } else {
+    check(m.values.rank() == 2 && m.values.size(0) == m.x_RC.size(0) && m.values.size(1) == result_cols(m),
+          "measure_quant: {} needs values of the shape of x", info(m.spec.format).name);
+  }
+}
+
+}  // namespace nibble
