@@ -207,7 +207,7 @@ void finish_head(const SsdBackward& a, const SsdPlan& p, Span span, std::int64_t
   }
 }
 
-/// One tile of tokens for all heads of a block; `db` and `dc` receive its part, [used, N].
+/// One tile of tokens for all heads of a block; leaves its part of dB and dC in f.db and f.dc.
 void backward_of_tile(const SsdBackward& a, const SsdPlan& p, const SsdBlock& block, Span span,
                       std::int64_t tile, Backward& f, ParameterGradients* sums) {
   read_head(a.b_TGN, span.first, block.group, {f.b, kTile, p.state_pad, span.used, p.state});
