@@ -45,20 +45,17 @@ std::size_t choice(std::string_view option, const std::string& word, const std::
 
 bool is_column(const QuantizeChoices& c) { return choice("--layout", c.layout, {"row", "column"}) == 1; }
 
-/// A quantised matrix with its memory.
+/// A quantised matrix with its memory. Nobody multiplies it, so it has no values beside its codes.
 struct Result {
   QuantizedShape shape;
   float amax = 0, scale = 1;
-  std::vector<bf16> values;
   std::vector<std::uint8_t> codes, scales;
 
   explicit Result(const QuantizedShape& s)
       : shape(s),
-        values(static_cast<std::size_t>(s.rows * s.cols)),
         codes(static_cast<std::size_t>(s.rows * s.code_cols)),
         scales(static_cast<std::size_t>(s.rows * s.scale_cols)) {}
 
-  View<bf16> values_view() { return View<bf16>(values.data(), shape.rows, shape.cols); }
   View<std::uint8_t> codes_view() { return View<std::uint8_t>(codes.data(), shape.rows, shape.code_cols); }
   View<std::uint8_t> scales_view() {
     if (shape.scale_cols == 0) return {};
@@ -75,7 +72,6 @@ Result quantize_matrix(Stream& stream, ConstRealView x, const QuantSpec& spec, b
                     .random = key,
                     .amax = &r.amax,
                     .scale = &r.scale,
-                    .values = r.values_view(),
                     .codes = r.codes_view(),
                     .scales = r.scales_view()});
   return r;
@@ -85,14 +81,13 @@ QuantStats measure(Stream& stream, ConstRealView x, const QuantSpec& spec, bool 
   std::vector<bf16> rotated;
   ConstRealView before = transpose ? x.transposed() : x;
   if (spec.rotation != 0) {
-    rotated.resize(r.values.size());
+    rotated.resize(static_cast<std::size_t>(r.shape.rows * r.shape.cols));
     const View<bf16> out(rotated.data(), r.shape.rows, r.shape.cols);
     rotate(stream, {.x_RC = x, .transpose = transpose, .sign_mask = spec.sign_mask, .out = out});
     before = View<const bf16>(out);
   }
   QuantStats stats;
   measure_quant(stream, {.x_RC = before,
-                         .values = r.values_view(),
                          .codes = r.codes_view(),
                          .scales = r.scales_view(),
                          .spec = spec,

@@ -156,6 +156,20 @@ TEST_F(QuantizeAFile, TheEvenColumnIsTheLowNibble) {
   EXPECT_EQ(bytes("w.codes")[1], 0x72);
 }
 
+TEST_F(QuantizeAFile, BlocksThatVanishBesideAnOutlierAreCountedAndSaidSo) {
+  std::vector<float> x(112);
+  const float block_amax[7] = {1, 1e-5f, 7e-6f, 6.49e-6f, 3e-6f, 2.18e-6f, 2.17e-6f};
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = block_amax[i / 16] * (i % 2 == 0 ? 1.0f : -0.5f);
+  write_f32(in_, {{"w", {1, 112}, x}});
+  const QuantizeReport r = run({});
+  EXPECT_EQ(bytes("w.scales"), (std::vector<std::uint8_t>{0x7E, 2, 2, 1, 1, 1, 0}));
+  EXPECT_EQ(r.tensors[0].stats.scale_zero, 1);
+  EXPECT_EQ(r.tensors[0].stats.scale_max, 1);
+  EXPECT_EQ(r.tensors[0].stats.scale_subnormal, 5);
+  EXPECT_EQ(r.tensors[0].stats.flushed, 16) << "codes of +-6 under a scale of 0 decode to 0";
+  EXPECT_NE(quantize_table(r).find("warning: w: 1 of 7 blocks"), std::string::npos) << quantize_table(r);
+}
+
 TEST_F(QuantizeAFile, EveryFormatHasItsTypesAndShapes) {
   write_f32(in_, {{"w", {2, 3, 40}, ramp(240)}});
   struct Expected {

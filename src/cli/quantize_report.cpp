@@ -27,9 +27,9 @@ std::string name_line(const QuantizeFile& q) {
 std::string row(const QuantizedTensor& t, std::size_t width) {
   const QuantStats& s = t.stats;
   return fmt::format(
-      "{:<{}}  {:>14} {:>11.4e} {:>8.3f} {:>10.3e} {:>9.4f} {:>9.4f} {:>9} {:>20} {:>11.3e} {:>10.7f}\n",
-      t.name, width, shape_text(t.shape), t.amax, s.sqnr_db(), t.mse(), 100 * s.flushed_share(),
-      100 * s.saturated_share(), fmt::format("{}/{}", s.zero_blocks, s.blocks),
+      "{:<{}}  {:>14} {:>11.4e} {:>8} {:>10.3e} {:>9.4f} {:>9.4f} {:>9} {:>20} {:>11.3e} {:>10.7f}\n", t.name,
+      width, shape_text(t.shape), t.amax, s.sum_x2 == 0 ? "-" : fmt::format("{:.3f}", s.sqnr_db()), t.mse(),
+      100 * s.flushed_share(), 100 * s.saturated_share(), fmt::format("{}/{}", s.zero_blocks, s.blocks),
       s.blocks == 0 ? "-" : fmt::format("{}/{}/{}", s.scale_max, s.scale_subnormal, s.scale_zero), s.bias(),
       s.cosine());
 }
