@@ -147,7 +147,7 @@ std::int64_t count_non_finite(ConstRealView x) {
 
 /// Why a tensor is left alone; empty when it is quantised. Throws for types that the user should convert.
 std::string reason_to_skip(const SafetensorsEntry& e) {
-  if (e.shape.size() < 2) return fmt::format("{} axes, a matrix has two", e.shape.size());
+  if (e.shape.size() < 2) return "fewer than two axes";
   if (e.numel() == 0) return "no elements";
   check_usage(
       e.dtype != DType::F16 && e.dtype != DType::F64,

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cli/quantize_file.h"
 
@@ -11,6 +12,11 @@ namespace {
 
 /// Above this share of blocks that vanished although they held numbers, the table says so.
 constexpr double kVanishedBlocksWorthALine = 0.01;
+
+/// SQNR of a tensor; "-" where there is no signal or no number to speak of.
+std::string sqnr_text(const QuantStats& s) {
+  return s.sum_x2 == 0 || std::isnan(s.sqnr_db()) ? "-" : fmt::format("{:.3f}", s.sqnr_db());
+}
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, "x"));
@@ -28,8 +34,8 @@ std::string row(const QuantizedTensor& t, std::size_t width) {
   const QuantStats& s = t.stats;
   return fmt::format(
       "{:<{}}  {:>14} {:>11.4e} {:>8} {:>10.3e} {:>9.4f} {:>9.4f} {:>9} {:>20} {:>11.3e} {:>10.7f}\n", t.name,
-      width, shape_text(t.shape), t.amax, s.sum_x2 == 0 ? "-" : fmt::format("{:.3f}", s.sqnr_db()), t.mse(),
-      100 * s.flushed_share(), 100 * s.saturated_share(), fmt::format("{}/{}", s.zero_blocks, s.blocks),
+      width, shape_text(t.shape), t.amax, sqnr_text(s), t.mse(), 100 * s.flushed_share(),
+      100 * s.saturated_share(), fmt::format("{}/{}", s.zero_blocks, s.blocks),
       s.blocks == 0 ? "-" : fmt::format("{}/{}/{}", s.scale_max, s.scale_subnormal, s.scale_zero), s.bias(),
       s.cosine());
 }
