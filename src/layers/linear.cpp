@@ -162,8 +162,8 @@ void Linear::observe_operand(Context& ctx, Gemm gemm, Operand operand, const Qua
   const std::int64_t bytes = format.element_bits == 4 ? (cols + 1) / 2 : cols;
   const View<bf16> values = scratch.take<bf16>(rows, cols);
   const View<std::uint8_t> codes = scratch.take<std::uint8_t>(rows, bytes);
-  const View<std::uint8_t> scales =
-      scratch.take<std::uint8_t>(rows, format.block > 0 ? (cols + format.block - 1) / format.block : 1);
+  View<std::uint8_t> scales;
+  if (format.block > 0) scales = scratch.take<std::uint8_t>(rows, (cols + format.block - 1) / format.block);
   float* amax = scratch.take<float>(1).data();
   float* scale = scratch.take<float>(1).data();
   quantize(ctx.stream, {.x_RC = source,

@@ -49,16 +49,17 @@ void AlarmMonitor::judge(const QuantEvent& e, const char* rule, bool bad, const 
 
 std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
   std::vector<AlarmEvent> out;
-  judge(e, "amax_drift", e.amax_drift > rules_.drift_octaves,
+  const int measured = ++measured_[label(e.where)];
+  judge(e, "amax_drift", measured > rules_.drift_after && e.amax_drift > rules_.drift_octaves,
         fmt::format("amax {:.3g} is {:.1f} octaves above its recent mean", e.amax, e.amax_drift), out);
   judge(e, "flushed", e.flushed > rules_.flushed,
         fmt::format("{:.0f} % of the non-zero values decode to zero", 100 * e.flushed), out);
   judge(e, "sqnr", e.sqnr_db < rules_.sqnr_db,
         fmt::format("signal to quantisation noise is {:.1f} dB, below {:.1f}", e.sqnr_db, rules_.sqnr_db),
         out);
-  judge(e, "scale_max", e.scale_max > rules_.scale_ends,
+  judge(e, "scale_max", e.scale_max > rules_.scale_max,
         fmt::format("{:.1f} % of the block scales sit at their largest code", 100 * e.scale_max), out);
-  judge(e, "scale_zero", e.scale_zero - e.zero_blocks > rules_.scale_ends,
+  judge(e, "scale_zero", e.scale_zero - e.zero_blocks > rules_.scale_zero,
         fmt::format("{:.1f} % of the blocks are not zero but their scale is",
                     100 * (e.scale_zero - e.zero_blocks)),
         out);

@@ -14,10 +14,14 @@ namespace nibble {
 /// When telemetry is worth a person's attention. Thresholds are data: a protocol freezes them.
 struct AlarmRules {
   double drift_octaves = 1.0;  ///< rise of log2 amax above its EMA, one octave a window
+  int drift_after = 5;         ///< measurements of an operand before its drift is judged: a model that starts
+                               ///< moves by octaves, and a mean of two points is no mean
   double flushed = 0.40;       ///< share of non-zero inputs that decode to zero
   double sqnr_db = 10.0;       ///< a Gaussian has 20 (nearest) or 17 (stochastic)
-  double scale_ends = 0.01;    ///< share of block scales at the largest code or flushed to zero
-  double gemm_warning = 2.0;   ///< times the error that the operands' SQNR explains
+  double scale_max =
+      0.10;  ///< share of block scales at the largest code; the tensor's largest block always is
+  double scale_zero = 0.01;   ///< share of blocks that are not zero but whose scale is
+  double gemm_warning = 2.0;  ///< times the error that the operands' SQNR explains
   double gemm_warning_floor = 0.35;
   double gemm_fault = 4.0;
   double gemm_fault_floor = 0.70;
@@ -54,6 +58,7 @@ class AlarmMonitor {
              std::vector<AlarmEvent>& out);
   AlarmRules rules_;
   std::map<std::string, bool> raised_;
+  std::map<std::string, int> measured_;  ///< measurements so far, an operand
 };
 
 /// EMA of log2 amax for one operand: push returns log2(amax / EMA) and then moves the EMA.

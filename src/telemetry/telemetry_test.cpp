@@ -234,6 +234,15 @@ TEST(CheckGemm, SeparatesAPlantedSignFaultFromFourBitNoise) {
   EXPECT_EQ(judge(false)->severity, Severity::Fault);
 }
 
+TEST(AlarmMonitor, DriftIsJudgedOnceTheMeanHasSettled) {
+  AlarmMonitor monitor({});
+  QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .amax_drift = 1.6, .sqnr_db = 20};
+  for (int i = 0; i < AlarmRules{}.drift_after; ++i) EXPECT_TRUE(monitor.inspect(e).empty()) << i;
+  const auto alarms = monitor.inspect(e);
+  ASSERT_EQ(alarms.size(), 1u);
+  EXPECT_EQ(alarms[0].rule, "amax_drift");
+}
+
 TEST(AlarmMonitor, ALastingConditionIsOneAlarm) {
   AlarmMonitor monitor({});
   QuantEvent e{.step = 1, .where = {"blocks.1.attn.qkv", 1, "dgrad", "dy"}, .flushed = 0.6, .sqnr_db = 20};

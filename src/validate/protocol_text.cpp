@@ -32,9 +32,11 @@ DecisionWindow window_from(const json& j) {
 
 json alarms_json(const AlarmRules& a) {
   return {{"drift_octaves", a.drift_octaves},
+          {"drift_after", a.drift_after},
           {"flushed", a.flushed},
           {"sqnr_db", a.sqnr_db},
-          {"scale_ends", a.scale_ends},
+          {"scale_max", a.scale_max},
+          {"scale_zero", a.scale_zero},
           {"gemm_warning", a.gemm_warning},
           {"gemm_warning_floor", a.gemm_warning_floor},
           {"gemm_fault", a.gemm_fault},
@@ -42,9 +44,16 @@ json alarms_json(const AlarmRules& a) {
 }
 
 AlarmRules alarms_from(const json& j) {
-  return {j.at("drift_octaves"), j.at("flushed"),         j.at("sqnr_db"),
-          j.at("scale_ends"),    j.at("gemm_warning"),    j.at("gemm_warning_floor"),
-          j.at("gemm_fault"),    j.at("gemm_fault_floor")};
+  return {.drift_octaves = j.at("drift_octaves"),
+          .drift_after = j.at("drift_after"),
+          .flushed = j.at("flushed"),
+          .sqnr_db = j.at("sqnr_db"),
+          .scale_max = j.at("scale_max"),
+          .scale_zero = j.at("scale_zero"),
+          .gemm_warning = j.at("gemm_warning"),
+          .gemm_warning_floor = j.at("gemm_warning_floor"),
+          .gemm_fault = j.at("gemm_fault"),
+          .gemm_fault_floor = j.at("gemm_fault_floor")};
 }
 
 }  // namespace
