@@ -136,6 +136,19 @@ TEST_F(QuantizeConformance, CpuWritesTheBytesOfTheReferenceForTheShapesOfTrainin
   }
 }
 
+TEST_F(QuantizeConformance, PartsOfAMatrixWiderThanOnePartMeet) {
+  for (const QuantSpec& spec :
+       {QuantSpec{.format = Format::Nvfp4}, QuantSpec{.format = Format::Nvfp4, .rotation = 16},
+        QuantSpec{.format = Format::Mxfp4, .rounding = Rounding::Stochastic}}) {
+    for (const bool transpose : {false, true}) {
+      const TestMatrix x =
+          transpose ? hard_matrix(8210, 18, false, 0, 3) : hard_matrix(18, 8210, false, 0, 4);
+      compare(x, {.spec = spec, .transpose = transpose}, describe(spec, x, transpose));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(QuantizeConformance, AGivenAmaxIsUsedAndReported) {
   const TestMatrix x = hard_matrix(33, 50, false, 0, 5);
   for (const float amax : {0.5f, 1e-37f, 3e38f, 0.0f}) {

@@ -9,8 +9,9 @@
 namespace nibble::cpu {
 namespace {
 
-/// Tiles of work, fixed by the problem: all multiples of the blocks, small enough for the cache.
-constexpr std::int64_t kPartRows = 64, kPartCols = 2048;
+/// Tiles of work, fixed by the problem: multiples of the blocks. Long runs along a row keep the processor's
+/// prefetching going: out of cache, 2048 columns instead of 8192 cost 1x16 nearly half of its speed.
+constexpr std::int64_t kPartRows = 64, kPartCols = 8192;
 
 struct Parts {
   std::int64_t rows, cols, across;
