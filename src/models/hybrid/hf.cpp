@@ -123,6 +123,9 @@ Json write_mamba2(const DecoderSpec& spec) {
       "export: transformers' Mamba-2 needs mamba_heads x mamba_head_dim = {} to be a multiple of hidden = {}",
       m == nullptr ? 0 : m->inner(), spec.d_model);
   Json config = write_common(spec, "Mamba2ForCausalLM");
+  // transformers 5.24 takes the logarithm of time_step_min while it loads this family; 5.17 uses it as a
+  // floor, and a dt of 1e-30 is none.
+  config["time_step_min"] = 1e-30;
   config["num_heads"] = m->heads;
   config["head_dim"] = m->head_dim;
   config["state_size"] = m->state;
