@@ -18,7 +18,7 @@ RESOLVE = re.compile(r"(?<![\w.>])resolve\s*\(")
 MAY_RESOLVE = re.compile(r"^src/(recipe/|layers/linear[\w]*\.|cli/)|_test\.cpp$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cutlass/|cute/|cub/|mma\.h)")
 MAY_CUDA = re.compile(r"_cuda(_\w+)?\.(cu|h)$|^src/backend/cuda/")
-TEST_SUPPORT = re.compile(r"^(\.\./)*tests/support/")
+TEST_SUPPORT = re.compile(r"^(\.\./)*tests/support/|^[\w]+\.h$")  # shared by tests, or beside one
 MAY_SUPPORT = re.compile(r"_test\.(cpp|cu)$|^tests/")
 # Headers whose inline functions are not forced inline. <cmath>, <bit>, <cstdint>, <limits> are harmless.
 HEAVY = {"vector", "string", "memory", "functional", "map", "unordered_map", "optional", "variant",

@@ -13,13 +13,13 @@ struct Case {
   BackendKind backend;
 };
 
-class GoldenModel : public testing::TestWithParam<Case> {};
+class VerifyModel : public testing::TestWithParam<Case> {};
 
 std::filesystem::path folder(const char* model) {
   return std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/golden/models" / model;
 }
 
-TEST_P(GoldenModel, LogitsLossAndEveryGradientAreInsideTheFp32Bounds) {
+TEST_P(VerifyModel, LogitsLossAndEveryGradientAreInsideTheFp32Bounds) {
   HostDevice host;
   Stream stream(GetParam().backend, host, 2);
   const std::filesystem::path dir = folder(GetParam().model);
@@ -37,11 +37,11 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFamilies, GoldenModel, testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(AllFamilies, VerifyModel, testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.model) + "_" + std::string(name_of(info.param.backend));
 });
 
-TEST(GoldenModel, AWrongWeightIsSeen) {
+TEST(VerifyModel, AWrongWeightIsSeen) {
   // The rope model's weights under the plain model's golden numbers: the bounds must not hold.
   HostDevice host;
   Stream stream(BackendKind::Cpu, host, 2);
