@@ -98,7 +98,7 @@ function(nibble_test_executable name label library files)
   target_link_libraries(${target} PRIVATE ${library} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     NIBBLE_BINARY="${CMAKE_BINARY_DIR}/nibble")
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." PROPERTIES LABELS ${label} TIMEOUT 600)
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES TEST_PREFIX "${name}." PROPERTIES LABELS ${label} TIMEOUT 600)
 endfunction()
 
 # tests/: what no single file owns. They see everything.
