@@ -83,8 +83,8 @@ ffn = 64
 heads = 2
 head_dim = 16
 vocab_size = 384
-mamba_heads = 4
-mamba_head_dim = 16
+mamba_heads = 16
+mamba_head_dim = 4
 mamba_groups = 2
 mamba_state = 16
 mamba_chunk = 16
@@ -106,8 +106,6 @@ sequence = 32
 threads = 2
 [precision]
 recipe = "nvfp4"
-bf16_first = 0
-bf16_last = 1
 [checkpoint]
 every = 5
 keep = 2

@@ -53,8 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
              5,
              {"step 5", "dgrad", "NaN", "step_00000005"}},
         Case{"nan_under_bf16",
-             "train run.toml --set faults.inject_nan_step=5 --set precision.recipe=bf16 --set "
-             "precision.bf16_first=0",
+             "train run.toml --set faults.inject_nan_step=5 --set precision.recipe=bf16",
              5,
              {"step 5", "gradient norm", "step_00000005"}},
         Case{"no_report", "report nowhere", 1, {"nowhere"}}),
