@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "cli/cli.h"
+#include "models/parameters.h"
+#include "models/registry.h"
 #include "train/setup.h"
 
 namespace nibble {
@@ -44,6 +46,21 @@ void print_completion() {
   fmt::print("help\ncompletion\n");
 }
 
+/// Topics of `nibble help` that are not verbs.
+bool print_topic(const std::string& topic) {
+  if (topic == "config") {
+    fmt::print("{}", config_reference());
+  } else if (topic == "presets") {
+    for (const ModelPreset& p : model_presets())
+      fmt::print("  {:<22} {:>15} parameters  {}\n", p.name, param_count(preset_spec(p.name)), p.summary);
+  } else if (topic == "recipes") {
+    for (const Recipe& r : recipe_catalog()) fmt::print("  {:<10} {} {}\n", r.name, r.summary, r.source);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "nibble");
   app.set_version_flag("--version", fmt::format("nibble {}", nibble_version()));
@@ -55,8 +72,8 @@ int run(int argc, char** argv) {
     verbs[sub] = r.add(*sub);
   }
   std::string topic;
-  CLI::App* help = app.add_subcommand("help", "Help on a verb");
-  help->add_option("VERB", topic, "The verb")->required(false);
+  CLI::App* help = app.add_subcommand("help", "Help on a verb, or on config, presets, recipes");
+  help->add_option("TOPIC", topic, "A verb, or config, presets, recipes");
   CLI::App* completion =
       app.add_subcommand("completion", "Words for a shell: complete -W \"$(nibble completion)\" nibble");
   try {
@@ -69,8 +86,9 @@ int run(int argc, char** argv) {
   }
   if (completion->parsed()) return print_completion(), 0;
   if (help->parsed() && !topic.empty()) {
+    if (print_topic(topic)) return 0;
     const auto known = app.get_subcommands([&](const CLI::App* a) { return a->get_name() == topic; });
-    check_usage(!known.empty(), "there is no verb \"{}\"; `nibble help` lists them", topic);
+    check_usage(!known.empty(), "there is no verb or topic \"{}\"; `nibble help` lists the verbs", topic);
     CLI::App* sub = known.front();
     fmt::print("{}", sub->help());
     return 0;
