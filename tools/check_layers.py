@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints every include that goes upward in src/LAYERS.txt, and every breach of these rules:
-- only layers/linear asks resolve() what a linear does; recipe/, which defines it, and cli/, which
-  prints it for people, may call it too;
+- only layers/linear asks resolve() what a linear does; recipe/, which defines it, cli/, which prints it
+  for people, and plan/, which counts what the trainer will do, may call it too;
 - CUDA headers appear only in *_cuda.* files and in backend/cuda/;
 - an x_simd.cpp, compiled once for each instruction set, includes no standard header whose inline functions
   the linker could take from the AVX-512 copy (the objects are checked too: tools/check_simd_objects.sh).
@@ -15,7 +15,7 @@ from cpp_source import ROOT, blank, files, finish, line_of, read
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 RESOLVE = re.compile(r"(?<![\w.>])resolve\s*\(")
-MAY_RESOLVE = re.compile(r"^src/(recipe/|layers/linear[\w]*\.|cli/)|_test\.cpp$")
+MAY_RESOLVE = re.compile(r"^src/(recipe/|layers/linear[\w]*\.|cli/|plan/)|_test\.cpp$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cutlass/|cute/|cub/|mma\.h)")
 MAY_CUDA = re.compile(r"_cuda(_\w+)?\.(cu|h)$|^src/backend/cuda/")
 TEST_SUPPORT = re.compile(r"^(\.\./)*tests/support/|^[\w]+\.h$")  # shared by tests, or beside one

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/memory.h"
+
+#include <algorithm>
+
+#include "plan/storage.h"
+
+namespace nibble {
+namespace {
+
+constexpr double kContext = 1.5e9;       // CUDA context, cuBLAS, cuDNN and NCCL buffers
+constexpr double kFragmentation = 0.04;  // what an allocator cannot give back, of everything else
+constexpr double kLogitBytes = 6;        // BF16 logits and their FP32 softmax gradient
+
+double bytes_of(Format f) { return f == Format::Fp32 ? 4 : storage(f).bytes_per_element(); }
+
+double elements(const LinearWork& l) { return static_cast<double>(l.info.n) * static_cast<double>(l.info.k); }
+
+/// Copies of weights beside the BF16 one: along K for fprop, along N for dgrad.
+double quantised_weight_bytes(const Workload& w) {
+  double bytes = 0, active = 0;
+  for (const LinearWork& l : w.linears) {
+    const Format f = l.resolved.fprop.b.format, d = l.resolved.dgrad.b.format;
+    active += elements(l);
+    if (is_quantized(f)) bytes += elements(l) * bytes_of(f);
+    if (is_quantized(d)) bytes += elements(l) * bytes_of(d);
+  }
+  return bytes * w.linear_parameters / active;  // experts that a token does not visit are stored all the same
+}
+
+/// What linears keep for wgrad. In BF16 the input of attention.out is the attention's own saved output.
+double linear_input_bytes(const Workload& w, Recompute recompute) {
+  double bytes = 0;
+  for (const LinearWork& l : w.linears) {
+    const Format f = l.resolved.wgrad.b.format;
+    const bool shared = !is_quantized(f) && l.info.kind == "attention.out";
+    const bool again =
+        !is_quantized(f) && recompute == Recompute::Selective && l.info.kind != "attention.out";
+    if (!shared && !again) bytes += static_cast<double>(l.info.k) * bytes_of(f);
+  }
+  return bytes;
+}
+
+std::int64_t widest(const Workload& w) {
+  std::int64_t n = 0;
+  for (const LinearWork& l : w.linears) n = std::max(n, l.info.n);
+  return n;
+}
+
+/// Activations and logits. Stage 0 of a pipeline holds pp micro-batches, the last stage the logits: the
+/// larger counts.
+void add_activations(const Workload& w, const Layout& l, Memory& m) {
+  const double tokens = l.micro_tokens(), tp = static_cast<double>(l.tp);
+  const double pp = static_cast<double>(l.pp), vp = static_cast<double>(l.vp);
+  const double in_flight = l.pp == 1 ? 1 : 1 + (pp - 1) / (pp * vp);
+  double layers = tokens * activation_bytes_per_token(w, l.recompute) / tp;
+  double logits = tokens * static_cast<double>(w.vocab) * kLogitBytes / tp;
+  if (l.pp > 1) {
+    const double first = layers * in_flight, last = layers / pp + logits;
+    layers = first > last ? first : layers / pp;
+    logits = first > last ? 0 : logits;
+  }
+  if (l.recompute == Recompute::Full) {
+    layers += tokens * activation_bytes_per_token(w, Recompute::None) / static_cast<double>(w.blocks) / tp;
+  }
+  m.items.push_back({"activations", layers});
+  m.items.push_back({"logits", logits});
+  m.items.push_back({"temporaries", 4 * tokens * static_cast<double>(widest(w)) / tp});
+}
+
+}  // namespace
+
+double Memory::of(const std::string& name) const {
+  for (const MemoryItem& item : items)
+    if (item.name == name) return item.bytes;
+  return 0;
+}
+
+double activation_bytes_per_token(const Workload& w, Recompute recompute) {
+  const double d = static_cast<double>(w.d_model);
+  if (recompute == Recompute::Full) return 2 * d * static_cast<double>(w.blocks);
+  double bytes = linear_input_bytes(w, recompute);
+  bytes += 2 * d * w.sublayers;                        // the residual stream, input of each norm
+  bytes += 2 * (w.qkv_width + w.attention_width);      // q, k, v and the output
+  bytes += 2 * (2 * w.swiglu_width + w.relu2_width);   // inputs of the activations
+  bytes += 2 * (3 * w.scan_inner + 2 * w.conv_width);  // z, convolution in and out, scan out, gated norm
+  bytes += 4 * w.scan_chunk;                           // states between chunks
+  return bytes;
+}
+
+Memory memory_of(const Workload& w, const Layout& l, const Hardware& hardware) {
+  Memory m;
+  m.usable = hardware.usable_gb * 1e9;
+  const double stored = w.linear_parameters, other = w.parameters - stored;
+  const double expert_share = w.exact ? 1.0 : 1.0 / static_cast<double>(std::max<std::int64_t>(l.ep, 1));
+  const double split = static_cast<double>(l.tp * l.pp), dp = static_cast<double>(l.dp());
+  const double here = (other + stored * expert_share) / split;
+  // Experts are already spread over ep of the dp ranks, so their states are divided by what is left of dp.
+  const double states = (other + stored) / split / dp;
+  const double weights = l.fsdp ? (w.parameters / split) / dp : here;
+  m.items.push_back({"weights, BF16", 2 * weights});
+  m.items.push_back(
+      {"weights, quantised copies", quantised_weight_bytes(w) * expert_share / split / (l.fsdp ? dp : 1)});
+  if (l.fsdp)
+    m.items.push_back({"weights, gathered blocks", 2 * 2 * 2 * here / static_cast<double>(w.blocks)});
+  m.items.push_back({"gradients, FP32", 4 * weights});
+  m.items.push_back({"master weights, FP32", 4 * states});
+  m.items.push_back({"optimizer moments, FP32", 8 * states});
+  add_activations(w, l, m);
+  m.items.push_back({"context and libraries", kContext});
+  double sum = 0;
+  for (const MemoryItem& item : m.items) sum += item.bytes;
+  m.items.push_back({"fragmentation", kFragmentation * sum});
+  m.total = sum * (1 + kFragmentation);
+  return m;
+}
+
+std::optional<std::int64_t> largest_micro_batch(const Workload& work, Layout layout,
+                                                const Hardware& hardware) {
+  const std::int64_t most = layout.global_batch / layout.dp();
+  for (std::int64_t b = most; b >= 1; --b) {
+    layout.micro_batch = b;
+    if (most % b == 0 && memory_of(work, layout, hardware).fits()) return b;
+  }
+  return std::nullopt;
+}
+
+}  // namespace nibble
