@@ -40,13 +40,14 @@ std::vector<float> ramp(std::int64_t n) {
 
 class QuantizeAFile : public ::testing::Test {
  protected:
-  QuantizeReport run(QuantizeChoices c, std::vector<std::string> tensors = {}, std::uint64_t seed = 0) {
+  QuantizeReport run(const QuantizeChoices& c, std::vector<std::string> tensors = {},
+                     std::uint64_t seed = 0) {
     Stream stream(BackendKind::Cpu, host_, 2);
     return quantize_file(stream,
                          {.in = in_, .out = out_, .choices = c, .seed = seed, .tensors = std::move(tensors)});
   }
   /// The text and exit code of the error that a run gives.
-  std::pair<std::string, int> error(QuantizeChoices c, std::vector<std::string> tensors = {}) {
+  std::pair<std::string, int> error(const QuantizeChoices& c, std::vector<std::string> tensors = {}) {
     try {
       run(c, std::move(tensors));
     } catch (const Error& e) {

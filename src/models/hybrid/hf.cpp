@@ -141,7 +141,7 @@ Json write_mamba2(const DecoderSpec& spec) {
 
 void check_time_steps(const Json& config, const std::string& where) {
   if (!config.contains("time_step_limit") || config["time_step_limit"].is_null()) return;
-  const auto limit = config["time_step_limit"];
+  const auto& limit = config["time_step_limit"];
   check_usage(limit.is_array() && limit.size() == 2 && json_double(limit[0], where) == 0 &&
                   json_double(limit[1], where) == std::numeric_limits<double>::infinity(),
               "{}: \"time_step_limit\" is {}; only [0, Infinity] is supported", where, limit.dump());
@@ -217,7 +217,7 @@ DecoderSpec read_nemotron_h(const Json& config, const std::string& where) {
       sublayer.mixer = MlpSpec{.hidden = json_get<std::int64_t>(config, "intermediate_size", where),
                                .activation = Activation::Relu2};
     }
-    spec.sublayers.push_back(std::move(sublayer));
+    spec.sublayers.push_back(sublayer);
   }
   return spec;
 }
