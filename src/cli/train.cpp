@@ -3,7 +3,6 @@
 
 #include "cli/cli.h"
 #include "io/file.h"
-#include "models/parameters.h"
 #include "telemetry/console_sink.h"
 #include "train/setup.h"
 
@@ -15,27 +14,6 @@ struct Options {
   MachineOptions machine;
   bool resume = false;
 };
-
-HeaderEvent header_of(const RunSetup& setup, const Learner& learner, BackendKind backend) {
-  const RunConfig& c = setup.config();
-  HeaderEvent h;
-  h.run = c.training.name;
-  h.recipe = learner.config().recipe.name;
-  h.backend = name_of(backend);
-  h.version = nibble_version();
-  h.config = maths_hash(c, true);
-  h.data = setup.contract().at("data");
-  h.init = weights_hash(learner.params());
-  h.seed = learner.config().seed;
-  h.sr_seed = learner.config().sr_seed;
-  h.steps = c.training.steps;
-  h.tokens_per_step = c.tokens_per_step();
-  h.parameters = param_count(setup.model());
-  h.warmup_steps = c.schedule.warmup_steps;
-  h.decay_start = learner.config().schedule.decay_start();
-  h.emulated = quantizes(learner.config().recipe);
-  return h;
-}
 
 ExitCode run(const Options& o) {
   const RunConfig config = load_with(o.config, o.machine);
@@ -53,16 +31,9 @@ ExitCode run(const Options& o) {
   write_file(directory / "run.toml", to_toml(config));
 
   const SampleOrder order = setup.order(seed);
-  RunPlan plan;
+  RunPlan plan = setup.plan(learner, stream.kind());
   plan.directory = directory;
   plan.eval_steps = plain_eval_steps(config.training.steps, config.eval.every);
-  plan.checkpoint_every = config.checkpoint.every;
-  plan.checkpoint_keep = static_cast<int>(config.checkpoint.keep);
-  plan.telemetry_every = config.telemetry.every;
-  plan.telemetry_layers = config.telemetry.layers;
-  plan.identity = setup.contract();
-  plan.identity["precision"] = maths_hash(config, true);
-  plan.header = header_of(setup, learner, stream.kind());
   plan.resume = resume;
   const auto console = std::make_shared<ConsoleSink>(console_options_for(stdout, config.metrics.progress));
   const RunResult result =

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "io/hash.h"
+#include "models/parameters.h"
 
 namespace nibble {
 namespace {
@@ -88,6 +89,34 @@ LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::u
           .seed = seed,
           .sr_seed = sr_seed,
           .inject_nan_step = c.faults.inject_nan_step};
+}
+
+RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
+  const LearnerConfig& l = learner.config();
+  RunPlan plan;
+  plan.checkpoint_every = config_.checkpoint.every;
+  plan.checkpoint_keep = static_cast<int>(config_.checkpoint.keep);
+  plan.telemetry_every = config_.telemetry.every;
+  plan.telemetry_layers = config_.telemetry.layers;
+  plan.identity = contract();
+  plan.identity["precision"] = maths_hash(config_, true);
+  HeaderEvent& h = plan.header;
+  h.run = config_.training.name;
+  h.recipe = l.recipe.name;
+  h.backend = name_of(backend);
+  h.version = nibble_version();
+  h.config = plan.identity.at("precision");
+  h.data = plan.identity.at("data");
+  h.init = weights_hash(learner.params());
+  h.seed = l.seed;
+  h.sr_seed = l.sr_seed;
+  h.steps = l.schedule.steps;
+  h.tokens_per_step = l.batch * l.sequence;
+  h.parameters = param_count(model_);
+  h.warmup_steps = l.schedule.warmup_steps;
+  h.decay_start = l.schedule.decay_start();
+  h.emulated = quantizes(l.recipe);
+  return plan;
 }
 
 std::map<std::string, std::string> RunSetup::contract() const {

@@ -37,6 +37,11 @@ class RunSetup {
 
   LearnerConfig learner(const Recipe& recipe, std::uint64_t seed, std::uint64_t sr_seed) const;
 
+  /// What every run of this configuration has in common: when it saves, measures and prints, the contract as
+  /// its identity, and the header of its logs. The caller adds the directory, the evaluations and what is its
+  /// own.
+  RunPlan plan(const Learner& learner, BackendKind backend) const;
+
   /// Hashes of everything but the recipe that decides what a run computes, by name: configuration, data,
   /// validation sequences, tokenizer.
   std::map<std::string, std::string> contract() const;

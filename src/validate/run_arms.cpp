@@ -81,7 +81,7 @@ class Arms {
     Learner learner(stream_, setup_.learner(recipe, arm.seed, arm.sr_seed));
     const SampleOrder order = setup_.order(arm.seed);
     const RunData data{order, setup_.validation(), setup_.data().tokenizer};
-    const RunPlan plan = plan_of(arm, recipe, learner);
+    const RunPlan plan = plan_of(arm, learner);
     std::filesystem::create_directories(plan.directory);
     write_file(plan.directory / "run.toml", to_toml(setup_.config()));
     if (console && !is_baseline) console->attach_baseline(baseline_log_.losses);
@@ -148,46 +148,18 @@ class Arms {
     return true;
   }
 
-  RunPlan plan_of(const ArmSpec& arm, const Recipe& recipe, const Learner& learner) {
-    const RunConfig& c = setup_.config();
-    RunPlan plan;
+  RunPlan plan_of(const ArmSpec& arm, const Learner& learner) {
+    // A learner is built with its start values, so the header holds their hash also when the arm resumes.
+    RunPlan plan = setup_.plan(learner, stream_.kind());
     plan.directory = directory_ / arm.directory;
     plan.eval_steps = protocol_.eval_steps;
     plan.eval_steps.insert(plan.eval_steps.begin(), 0);
-    plan.checkpoint_every = c.checkpoint.every;
-    plan.checkpoint_keep = static_cast<int>(c.checkpoint.keep);
-    plan.telemetry_every = c.telemetry.every;
-    plan.telemetry_layers = c.telemetry.layers;
     plan.alarms = protocol_.alarms;
     plan.resume = resume_;
-    plan.identity = protocol_.contract;
-    plan.identity["recipe"] = maths_hash(c, true) + "/" + arm.name;
-    plan.identity["protocol"] = protocol_hash(protocol_);
-    plan.header = header_of(arm, recipe, learner);
+    plan.identity["arm"] = arm.directory;
+    plan.identity["protocol"] = plan.header.protocol = protocol_hash(protocol_);
+    plan.header.arm = arm.name;
     return plan;
-  }
-
-  HeaderEvent header_of(const ArmSpec& arm, const Recipe& recipe, const Learner& learner) {
-    HeaderEvent h;
-    h.run = setup_.config().training.name;
-    h.arm = arm.name;
-    h.recipe = recipe.name;
-    h.backend = name_of(stream_.kind());
-    h.version = nibble_version();
-    h.protocol = protocol_hash(protocol_);
-    h.config = maths_hash(setup_.config(), true);
-    h.data = protocol_.contract.at("data");
-    // A learner is built with its start values, so this is the state before step 0 also for a resumed arm.
-    h.init = weights_hash(learner.params());
-    h.seed = arm.seed;
-    h.sr_seed = arm.sr_seed;
-    h.steps = protocol_.steps;
-    h.tokens_per_step = protocol_.tokens_per_step;
-    h.parameters = protocol_.parameters;
-    h.warmup_steps = protocol_.warmup_steps;
-    h.decay_start = protocol_.decay_start;
-    h.emulated = quantizes(recipe);
-    return h;
   }
 
   PairData& pair_of(const ArmSpec& arm) {
