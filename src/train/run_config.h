@@ -29,7 +29,7 @@ struct DataSection {
   double validation_fraction = 0.1;
   std::string tokenizer = "bpe";
   std::int64_t vocab_size = 1024;
-  std::string cache = "cache";
+  std::string cache = ".cache/data";
   friend bool operator==(const DataSection&, const DataSection&) = default;
 };
 
