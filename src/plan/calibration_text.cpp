@@ -87,7 +87,14 @@ std::string calibration_text(const std::filesystem::path& path) {
   out += summary("dense, fitted up to 26.02.01: the later releases",
                  table_errors(late, fit_achieved(early, hardware_table())));
   out += summary("dense, the hardware table as it is: all rows",
-                 table_errors(releases(rows, true), hardware_table()));
+                 table_errors(dense_rows(rows), hardware_table()));
+  const std::filesystem::path other = path.parent_path() / "other_throughput.csv";
+  if (std::filesystem::exists(other)) {
+    const std::vector<ThroughputRow> more = read_throughput_table(other);
+    const TableErrors errors = table_errors(more, fitted);
+    out += "\nfigures of other sources, nothing of the FP8, MXFP8 and FP4 shares fitted to them:\n" +
+           row_lines(errors) + summary("  together", errors);
+  }
   return out + "\n" + sparse_summary(rows, fitted);
 }
 

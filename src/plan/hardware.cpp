@@ -9,21 +9,27 @@
 namespace nibble {
 namespace {
 
+constexpr const char* kHopper =
+    "[MBRIDGE] FP8 fitted to one half of the dense rows (nibble plan --calibration); BF16 to FP8-over-BF16 "
+    "ratios of "
+    "NeMo at 8B, 70B, 405B (1.30, 1.43, 1.53)";
 constexpr const char* kFitted =
-    "[MBRIDGE] FP8, MXFP8 and FP4 fitted to one half of the dense rows (nibble plan --calibration); BF16: 8B "
-    "row "
-    "of the tutorial";
+    "[MBRIDGE] FP8, MXFP8 and FP4 fitted to one half of the dense rows (nibble plan --calibration); BF16 to "
+    "one 8B row "
+    "on GB200";
+constexpr const char* kEight =
+    "[MBRIDGE] FP8 and MXFP8 fitted to one half of B200's dense rows; FP4 to the 8B submission [MLPERF51]; "
+    "BF16 to one "
+    "8B row on GB200";
 constexpr const char* kMeasured =
-    "products of training shapes measured on an H200: BF16 600-760, FP8 840-1400";
-constexpr const char* kSystems =
-    "[MBRIDGE] same parts as the fitted rows; B300 takes the fractions of B200, FP4 of GB300";
+    "products of training shapes measured on an H200: BF16 600-760, FP8 840-1400 TFLOP/s";
 
 std::vector<Hardware> data_centre() {
   return {
       {.name = "h100",
        .summary = "H100 SXM 80 GB",
-       .bf16 = {989.4, 1978.9, 0.69},
-       .fp8 = {1978.9, 3957.8, 0.5},
+       .bf16 = {989.4, 1978.9, 0.58},
+       .fp8 = {1978.9, 3957.8, 0.488},
        .memory_gb = 80,
        .usable_gb = 85.0,
        .bandwidth_tb = 3.35,
@@ -33,7 +39,7 @@ std::vector<Hardware> data_centre() {
        .nic_gbit = 400,
        .watts = 700,
        .source = "[NVIDIA-SPECS] H100 data sheet; dense = half of the printed figures",
-       .achieved_source = kFitted},
+       .achieved_source = kHopper},
       {.name = "h200",
        .summary = "H200 SXM 141 GB",
        .bf16 = {989.4, 1978.9, 0.69},
@@ -50,10 +56,10 @@ std::vector<Hardware> data_centre() {
        .achieved_source = kMeasured},
       {.name = "b200",
        .summary = "B200 (HGX) 192 GB, 180 usable",
-       .bf16 = {2250, 4500, 0.69},
-       .fp8 = {4500, 9000, 0.5},
-       .mxfp8 = {4500, 9000, 0.5},
-       .fp4 = {9000, 18000, 0.55},
+       .bf16 = {2250, 4500, 0.491},
+       .fp8 = {4500, 9000, 0.456},
+       .mxfp8 = {4500, 9000, 0.414},
+       .fp4 = {9000, 18000, 0.328},
        .memory_gb = 192,
        .usable_gb = 180,
        .bandwidth_tb = 7.7,
@@ -63,13 +69,13 @@ std::vector<Hardware> data_centre() {
        .nic_gbit = 400,
        .watts = 1000,
        .source = "[NVIDIA-SPECS] HGX B200; 192 GB is the marketing figure",
-       .achieved_source = "[MBRIDGE] FP8 and MXFP8 fitted; FP4 [QUARTET2] 4.7-5.3 PFLOP/s of 9"},
+       .achieved_source = kEight},
       {.name = "gb200",
        .summary = "GB200 (NVL72), 189,471 MiB",
-       .bf16 = {2500, 5000, 0.69},
-       .fp8 = {5000, 10000, 0.5},
-       .mxfp8 = {5000, 10000, 0.5},
-       .fp4 = {10000, 20000, 0.45},
+       .bf16 = {2500, 5000, 0.491},
+       .fp8 = {5000, 10000, 0.474},
+       .mxfp8 = {5000, 10000, 0.448},
+       .fp4 = {10000, 20000, 0.289},
        .memory_gb = 186,
        .usable_gb = 198.7,
        .bandwidth_tb = 8,
@@ -82,10 +88,10 @@ std::vector<Hardware> data_centre() {
        .achieved_source = kFitted},
       {.name = "b300",
        .summary = "B300 (HGX) 288 GB, 270 usable",
-       .bf16 = {2250, 4500, 0.69},
-       .fp8 = {4500, 9000, 0.5},
-       .mxfp8 = {4500, 9000, 0.5},
-       .fp4 = {13500, 18000, 0.4},
+       .bf16 = {2250, 4500, 0.491},
+       .fp8 = {4500, 9000, 0.456},
+       .mxfp8 = {4500, 9000, 0.414},
+       .fp4 = {13500, 18000, 0.281},
        .memory_gb = 288,
        .usable_gb = 270,
        .bandwidth_tb = 7.7,
@@ -96,13 +102,13 @@ std::vector<Hardware> data_centre() {
        .watts = 1100,
        .source = "[NVIDIA-SPECS] HGX B300; dense FP4 is stated between 13,125 and 14,000; sparse is only "
                  "1.33x dense",
-       .achieved_source = kSystems},
+       .achieved_source = kEight},
       {.name = "gb300",
        .summary = "GB300 (NVL72), 284,208 MiB",
-       .bf16 = {2500, 5000, 0.69},
-       .fp8 = {5000, 10000, 0.5},
-       .mxfp8 = {5000, 10000, 0.5},
-       .fp4 = {15000, 20000, 0.4},
+       .bf16 = {2500, 5000, 0.491},
+       .fp8 = {5000, 10000, 0.659},
+       .mxfp8 = {5000, 10000, 0.555},
+       .fp4 = {15000, 20000, 0.329},
        .memory_gb = 288,
        .usable_gb = 298.0,
        .bandwidth_tb = 8,
@@ -205,9 +211,16 @@ double Hardware::flops(Rate r) const {
   return info.dense * 1e12 * info.achieved;
 }
 
-double Hardware::link(std::int64_t gpus) const {
-  if (gpus <= nvlink_domain && nvlink_gb > 0) return nvlink_gb * 1e9;
-  return nic_gbit > 0 ? nic_gbit * 1e9 / 8 : pcie_gb * 1e9;
+double Hardware::collective_seconds(double bytes, std::int64_t group, std::int64_t stride,
+                                    double fraction) const {
+  if (group <= 1) return 0;
+  const double moved = bytes * static_cast<double>(group - 1) / static_cast<double>(group);
+  const bool joined = nvlink_gb > 0;
+  const std::int64_t together = joined ? std::max<std::int64_t>(1, nvlink_domain / stride) : 1;
+  const double inside = moved / ((joined ? nvlink_gb : pcie_gb) * 1e9 * fraction);
+  if (group <= together || nic_gbit == 0) return inside;
+  const double outside = moved / (static_cast<double>(together) * nic_gbit * 1e9 / 8 * fraction);
+  return together == 1 ? outside : inside + outside;
 }
 
 const std::vector<Hardware>& hardware_table() {

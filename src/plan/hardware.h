@@ -45,9 +45,10 @@ struct Hardware {
   double flops(Rate r) const;
   /// Bytes/s of streaming kernels.
   double bytes_per_s() const { return bandwidth_tb * 1e12 * copy_fraction; }
-  /// Bytes/s in one direction between GPUs of one group of `gpus`: NVLink inside its domain, else the
-  /// network.
-  double link(std::int64_t gpus) const;
+  /// Seconds to gather or scatter `bytes` a GPU among `group` GPUs that are `stride` apart: over NVLink
+  /// inside its domain; across domains every byte crosses the network once a domain, shared by the members in
+  /// it, and is spread over NVLink. `fraction`: of the links' rates that collectives reach.
+  double collective_seconds(double bytes, std::int64_t group, std::int64_t stride, double fraction) const;
 };
 
 const std::vector<Hardware>& hardware_table();

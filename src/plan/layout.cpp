@@ -32,16 +32,6 @@ std::string fault(const Workload& w, const Layout& l) {
   return "";
 }
 
-/// How far apart two layouts are, for "nearest": ratios in each size; the batch is the cheapest thing to
-/// change.
-double distance(const Layout& a, const Layout& b) {
-  const auto ratio = [](std::int64_t x, std::int64_t y) {
-    return std::abs(std::log2(static_cast<double>(x) / static_cast<double>(y)));
-  };
-  return 3 * ratio(a.gpus, b.gpus) + 2 * ratio(a.tp, b.tp) + 2 * ratio(a.pp, b.pp) + 2 * ratio(a.cp, b.cp) +
-         ratio(a.micro_batch, b.micro_batch) + ratio(a.global_batch, b.global_batch);
-}
-
 std::optional<Layout> nearest(const Workload& w, const Layout& wanted) {
   std::optional<Layout> best;
   const auto offer = [&](Layout l) {
@@ -51,7 +41,8 @@ std::optional<Layout> nearest(const Workload& w, const Layout& wanted) {
       if (gpus == 0) continue;
       const std::int64_t quantum = l.dp() * l.micro_batch;
       l.global_batch = std::max<std::int64_t>(1, (wanted.global_batch + quantum / 2) / quantum) * quantum;
-      if (fault(w, l).empty() && (!best || distance(l, wanted) < distance(*best, wanted))) best = l;
+      if (fault(w, l).empty() && (!best || layout_distance(l, wanted) < layout_distance(*best, wanted)))
+        best = l;
     }
   };
   for (const std::int64_t tp :
@@ -92,6 +83,16 @@ std::string Layout::text() const {
   out += fmt::format("micro-batch {} x {}, global batch {} ({} micro-batches a step), recomputation {}",
                      micro_batch, sequence, global_batch, micro_batches(), name(recompute));
   return out;
+}
+
+double layout_distance(const Layout& a, const Layout& b) {
+  const auto ratio = [](std::int64_t x, std::int64_t y) {
+    return std::abs(std::log2(static_cast<double>(x) / static_cast<double>(y)));
+  };
+  const int recompute = std::abs(static_cast<int>(a.recompute) - static_cast<int>(b.recompute));
+  return 3 * ratio(a.gpus, b.gpus) + 2 * ratio(a.tp, b.tp) + 2 * ratio(a.pp, b.pp) + 2 * ratio(a.cp, b.cp) +
+         ratio(a.micro_batch, b.micro_batch) + ratio(a.global_batch, b.global_batch) +
+         (a.fsdp == b.fsdp ? 0 : 2) + 1.5 * recompute;
 }
 
 bool layout_divides(const Workload& work, const Layout& layout) { return fault(work, layout).empty(); }

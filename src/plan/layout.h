@@ -42,4 +42,8 @@ struct Layout {
 void check_layout(const Workload& work, const Layout& layout);
 bool layout_divides(const Workload& work, const Layout& layout);
 
+/// How far apart two layouts are, for "nearest": factors in each size, more GPUs being the dearest change and
+/// another batch the cheapest.
+double layout_distance(const Layout& a, const Layout& b);
+
 }  // namespace nibble

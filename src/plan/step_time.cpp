@@ -44,6 +44,9 @@ class Counter {
     return s;
   }
   double memory(double bytes) const { return bytes / h_.bytes_per_s(); }
+  double traffic(double bytes, std::int64_t group, std::int64_t stride) const {
+    return h_.collective_seconds(bytes, group, stride, c_.link_fraction);
+  }
   /// How often the forward pass is computed.
   double forwards() const { return l_.recompute == Recompute::Full ? 2 : 1; }
 
@@ -116,26 +119,25 @@ class Counter {
   void tensor_parallel() {
     const double d = real(w_.d_model);
     // Gather and scatter in forward, the same and one more gather in backward, for each sublayer.
-    const double bytes = 5 * tokens_ * d * 2 * w_.sublayers / pp_ * (tp_ - 1) / tp_;
-    add("tensor-parallel traffic, exposed", c_.tp_exposed * bytes / (h_.link(l_.tp) * c_.link_fraction));
+    const double bytes = 5 * tokens_ * d * 2 * w_.sublayers / pp_;
+    add("tensor-parallel traffic, exposed", c_.tp_exposed * traffic(bytes, l_.tp, 1));
     if (w_.dispatch_width > 0 && l_.ep > 1) {
       const double all_to_all = 4 * 2 * tokens_ * w_.dispatch_width / pp_;
-      add("expert traffic", all_to_all / (h_.link(l_.ep) * c_.link_fraction));
+      add("expert traffic", traffic(all_to_all, l_.ep, 1));
     }
   }
 
   void once_a_step(double micro, double m) {
     const double here = w_.parameters / tp_ / pp_, dp = real(l_.dp());
-    const double link = h_.link(l_.tp * l_.cp * l_.dp()) * c_.link_fraction;
-    const double ring = (dp - 1) / dp;
+    const std::int64_t stride = l_.tp * l_.cp;
     if (l_.fsdp) {
-      const double traffic = here * (2 + 2 + 4) * ring / link;
+      const double moved = traffic(here * (2 + 2 + 4), l_.dp(), stride);
       add("sharded weights and gradients, exposed",
-          m * (c_.dp_exposed * traffic + std::max(0.0, (1 - c_.dp_exposed) * traffic - micro)));
+          m * (c_.dp_exposed * moved + std::max(0.0, (1 - c_.dp_exposed) * moved - micro)));
     } else {
-      const double traffic = here * (4 + 2) * ring / link;
+      const double moved = traffic(here * (4 + 2), l_.dp(), stride);
       add("gradient reduce-scatter and weight gather, exposed",
-          c_.dp_exposed * traffic + std::max(0.0, (1 - c_.dp_exposed) * traffic - m * micro));
+          c_.dp_exposed * moved + std::max(0.0, (1 - c_.dp_exposed) * moved - m * micro));
     }
     add("pipeline bubble", micro * (pp_ - 1) / real(l_.vp));
     add("optimizer", memory(here / dp * 30),

@@ -99,27 +99,42 @@ Rate rate_of_precision(const std::string& p) {
   return p == "FP8" ? Rate::Fp8 : p == "MXFP8" ? Rate::Mxfp8 : p == "NVFP4" ? Rate::Fp4 : Rate::Bf16;
 }
 
+Workload workload_of(const ThroughputRow& row) {
+  const Workload work =
+      make_workload(find_plan_model(row.plan_model), table_recipe(row.precision), row.layout.sequence);
+  check_layout(work, row.layout);
+  return work;
+}
+
 const Hardware& of_system(const std::vector<Hardware>& all, const std::string& system) {
   const auto it = std::find_if(all.begin(), all.end(), [&](const Hardware& h) { return h.name == system; });
   check(it != all.end(), "the throughput table has a system \"{}\" that the hardware table lacks", system);
   return *it;
 }
 
-/// Least sum of |log(predicted / published)| over `achieved` in [0.1, 1], by golden section.
+/// Least sum of |log(predicted / published)| over `achieved` in [0.1, 1], by golden section. Workloads do not
+/// depend on the share, so they are made once.
 double best_fraction(const std::vector<const ThroughputRow*>& rows, Hardware hardware, Rate rate,
                      const StepConstants& constants) {
+  std::vector<Workload> works;
+  for (const ThroughputRow* row : rows) works.push_back(workload_of(*row));
   const auto cost = [&](double fraction) {
     hardware.rate(rate).achieved = fraction;
     double sum = 0;
-    for (const ThroughputRow* row : rows)
-      sum += std::abs(std::log(predict(*row, hardware, constants) / row->tokens_per_gpu_s));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const StepTime t = step_time(works[i], rows[i]->layout, hardware, constants);
+      sum += std::abs(std::log(t.tokens_per_gpu_s / rows[i]->tokens_per_gpu_s));
+    }
     return sum;
   };
   double lo = 0.1, hi = 1;
   const double g = (std::sqrt(5.0) - 1) / 2;
   for (int i = 0; i < 24; ++i) {
     const double a = hi - g * (hi - lo), b = lo + g * (hi - lo);
-    (cost(a) < cost(b) ? hi : lo) = cost(a) < cost(b) ? b : a;
+    if (cost(a) < cost(b))
+      hi = b;
+    else
+      lo = a;
   }
   return (lo + hi) / 2;
 }
@@ -176,10 +191,7 @@ std::vector<ThroughputRow> read_throughput_table(const std::filesystem::path& pa
 }
 
 double predict(const ThroughputRow& row, const Hardware& hardware, const StepConstants& constants) {
-  const PlanModel model = find_plan_model(row.plan_model);
-  const Workload work = make_workload(model, table_recipe(row.precision), row.layout.sequence);
-  check_layout(work, row.layout);
-  return step_time(work, row.layout, hardware, constants).tokens_per_gpu_s;
+  return step_time(workload_of(row), row.layout, hardware, constants).tokens_per_gpu_s;
 }
 
 std::vector<Hardware> fit_achieved(const std::vector<ThroughputRow>& rows, std::vector<Hardware> hardware,
@@ -207,6 +219,13 @@ TableErrors table_errors(const std::vector<ThroughputRow>& rows, const std::vect
   summarise(errors.rows, errors.median_rows, errors.worst_rows);
   summarise(errors.ratios, errors.median_ratios, errors.worst_ratios);
   return errors;
+}
+
+std::vector<ThroughputRow> dense_rows(const std::vector<ThroughputRow>& rows) {
+  std::vector<ThroughputRow> out;
+  for (const ThroughputRow& row : rows)
+    if (row.dense) out.push_back(row);
+  return out;
 }
 
 std::vector<ThroughputRow> half(const std::vector<ThroughputRow>& rows, int which) {

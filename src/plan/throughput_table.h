@@ -51,6 +51,7 @@ struct TableErrors {
 TableErrors table_errors(const std::vector<ThroughputRow>& rows, const std::vector<Hardware>& hardware,
                          const StepConstants& constants = {});
 
+std::vector<ThroughputRow> dense_rows(const std::vector<ThroughputRow>& rows);
 /// Dense rows of one half: rows in the order of the file, every second one to each half.
 std::vector<ThroughputRow> half(const std::vector<ThroughputRow>& rows, int which);
 /// Releases up to and including 26.02.01, or the later ones: a harder split, the future from the past.
@@ -58,7 +59,9 @@ std::vector<ThroughputRow> releases(const std::vector<ThroughputRow>& rows, bool
 
 double median_absolute(std::vector<double> values);
 
-/// The whole report of `nibble plan --calibration`.
+/// The whole report of `nibble plan --calibration`: shares fitted on one half, errors on the other, harder
+/// splits, figures of other sources when a file of them lies beside the table (other_throughput.csv),
+/// mixtures of experts.
 std::string calibration_text(const std::filesystem::path& path);
 
 }  // namespace nibble
