@@ -32,18 +32,28 @@ void set_rotation(GemmRecipe& wgrad, bool on) {
   wgrad.a.rotation = wgrad.b.rotation = on ? 16 : 0;
 }
 
+bool quantizes_by_itself(const Recipe& recipe) {
+  for (const GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
+    if (is_quantized(gemm->a.format) || is_quantized(gemm->b.format)) return true;
+  }
+  return false;
+}
+
 void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
-  if (quantizes(recipe)) return;
+  if (quantizes_by_itself(recipe)) return;
   const auto refuse = [&](bool given, const char* key) {
-    check_usage(!given,
-                "precision.{} has no meaning for recipe \"{}\", which quantises nothing; remove the key or "
-                "choose another recipe",
-                key, recipe.name);
+    check_usage(
+        !given,
+        "precision.{} has no meaning for recipe \"{}\", which quantises nothing by itself; remove the "
+        "key (a precision.override says its own tile, rounding and rotation), or choose another recipe",
+        key, recipe.name);
   };
   refuse(edits.weights_2d.has_value(), "weights_2d");
   refuse(edits.rht.has_value(), "rht");
   refuse(edits.sr.has_value(), "sr");
   refuse(edits.sr_exact.has_value(), "sr_exact");
+  // The others say where and how, which overrides that quantise heed too.
+  if (quantizes(recipe)) return;
   refuse(edits.bf16_first.has_value(), "bf16_first");
   refuse(edits.bf16_last.has_value(), "bf16_last");
   refuse(!edits.keep_bf16.empty(), "keep_bf16");
@@ -91,9 +101,7 @@ std::string_view operand_axis(Gemm gemm) {
 }
 
 bool quantizes(const Recipe& recipe) {
-  for (const GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
-    if (is_quantized(gemm->a.format) || is_quantized(gemm->b.format)) return true;
-  }
+  if (quantizes_by_itself(recipe)) return true;
   for (const RecipeOverride& o : recipe.overrides) {
     if (o.format && is_quantized(*o.format)) return true;
   }

@@ -154,6 +154,29 @@ TEST(Overrides, AnUnquantisedWgradOperandTakesTheRotationAway) {
   EXPECT_EQ(r.wgrad.b.rotation, 0);
 }
 
+TEST(Overrides, AFormatWithoutSquareTilesOrStochasticRoundingTakesThemAway) {
+  for (const Format f :
+       {Format::Mxfp4, Format::Mxfp8E4M3, Format::Mxfp8E5M2, Format::Fp8E4M3, Format::Fp8E5M2}) {
+    const ResolvedLinear r =
+        resolve(edited(find_recipe("nvfp4"), {.overrides = {{.format = f}}}), kMiddle, 0);
+    EXPECT_EQ(r.fprop.b, QuantSpec{.format = f}) << info(f).name;
+    EXPECT_EQ(r.dgrad.a.rounding, f == Format::Mxfp4 ? Rounding::Stochastic : Rounding::NearestEven);
+    EXPECT_EQ(r.wgrad.b.rotation, 16);
+  }
+}
+
+TEST(Overrides, KeepWhoseArithmeticTheRunFollows) {
+  const Recipe r =
+      edited(find_recipe("bf16"), {.overrides = {{.format = Format::Nvfp4}}, .profile = Profile::Te213});
+  EXPECT_EQ(resolve(r, kMiddle, 0).fprop.a.profile, Profile::Te213);
+}
+
+TEST(Edits, ASwitchOfAnIngredientIsRefusedWhereOnlyAnOverrideQuantises) {
+  const RecipeOverride all{.format = Format::Nvfp4};
+  EXPECT_THAT(usage_error([&] { edited(find_recipe("bf16"), {.rht = true, .overrides = {all}}); }),
+              HasSubstr("precision.rht"));
+}
+
 TEST(Glob, StarsCrossDotsAndQuestionMarksAreOneCharacter) {
   EXPECT_TRUE(glob_match("*", "blocks.3.mlp.up"));
   EXPECT_TRUE(glob_match("blocks.3.*", "blocks.3.mlp.up"));
@@ -193,6 +216,63 @@ TEST(CheckRecipe, MxFormatsNeedMultiplesOf32) {
   const Recipe mx = edited(find_recipe("nvfp4"), {.overrides = {{.format = Format::Mxfp4}}});
   check_recipe(find_recipe("nvfp4"), linears, 32);
   EXPECT_THAT(usage_error([&] { check_recipe(mx, linears, 32); }), HasSubstr("multiple of 32"));
+}
+
+std::string refusal(const RecipeEdits& edits, const char* recipe = "nvfp4") {
+  const std::vector<LinearInfo> linears = model(4);
+  return usage_error([&] { check_recipe(edited(find_recipe(recipe), edits), linears, 32); });
+}
+
+TEST(CheckRecipe, RefusesARecipeThatEveryBlockIsKeptFrom) {
+  const std::string text = refusal({.bf16_first = 1, .bf16_last = 3});
+  EXPECT_THAT(text, HasSubstr("would quantise nothing"));
+  EXPECT_THAT(text, HasSubstr("precision.bf16_first = 1"));
+  EXPECT_THAT(text, HasSubstr("precision.bf16_last = 3"));
+  EXPECT_THAT(text, HasSubstr("precision.recipe = \"bf16\""));
+  EXPECT_THAT(refusal({.bf16_last = 9}), HasSubstr("precision.bf16_first = 0 (scaled"));
+  check_recipe(edited(find_recipe("nvfp4"), {.bf16_first = 1, .bf16_last = 2}), model(4), 32);
+}
+
+TEST(CheckRecipe, RefusesPatternsAndOverridesThatLeaveNothingQuantised) {
+  EXPECT_THAT(refusal({.keep_bf16 = {"*.in", "*.out"}}), HasSubstr("precision.keep_bf16 = [*.in, *.out]"));
+  EXPECT_THAT(refusal({.overrides = {{.format = Format::Bf16}}}), HasSubstr("precision.override"));
+  const RecipeOverride later{.from_step = 10, .format = Format::Bf16};
+  check_recipe(edited(find_recipe("nvfp4"), {.overrides = {later}}), model(4), 32);
+}
+
+TEST(CheckRecipe, RefusesWhatAFormatDoesNotHaveNamingLayerGemmAndOperand) {
+  const std::string square = refusal(
+      {.overrides = {
+           {.gemm = Gemm::Dgrad, .operand = Operand::B, .format = Format::Mxfp8E4M3, .tile = Tile::Square}}});
+  EXPECT_THAT(square, HasSubstr("blocks.0.mamba.in (dgrad, operand b = w^T)"));
+  EXPECT_THAT(square, HasSubstr("tile = \"row\""));
+  const std::string noisy =
+      refusal({.overrides = {{.format = Format::Fp8E4M3, .rounding = Rounding::Stochastic}}});
+  EXPECT_THAT(noisy, HasSubstr("rounding = \"nearest\""));
+  const RecipeOverride half{.gemm = Gemm::Fprop, .operand = Operand::A, .format = Format::Nvfp4};
+  EXPECT_THAT(refusal({.overrides = {half}}, "fp32"), HasSubstr("quantise both"));
+}
+
+TEST(CheckRecipe, AnUnquantisedOperandIsInTheBaseFormat) {
+  const std::string text = refusal({.overrides = {{.gemm = Gemm::Wgrad, .format = Format::Fp32}}});
+  EXPECT_THAT(text, HasSubstr("wgrad"));
+  EXPECT_THAT(text, HasSubstr("format = \"bf16\""));
+}
+
+TEST(CheckRecipe, RefusesAnOverrideThatHoldsForNoStepOrSaysTwoThings) {
+  EXPECT_THAT(refusal({.overrides = {{.from_step = 5, .until_step = 5, .format = Format::Mxfp4}}}),
+              HasSubstr("hold for no step"));
+  const RecipeOverride both{.gemm = Gemm::Fprop, .format = Format::Bf16, .rounding = Rounding::Stochastic};
+  EXPECT_THAT(refusal({.overrides = {both}}), HasSubstr("no meaning"));
+}
+
+TEST(CheckPatterns, NameTheKeyAndTheNearestNames) {
+  const std::vector<LinearInfo> linears = model(4);
+  const std::vector<std::string> good = {"*.in", "blocks.3.*"}, bad = {"*.in", "blocks.4.mamba.in"};
+  check_patterns(good, linears, "telemetry.layers");
+  const std::string text = usage_error([&] { check_patterns(bad, linears, "telemetry.layers"); });
+  EXPECT_THAT(text, HasSubstr("telemetry.layers: the pattern \"blocks.4.mamba.in\""));
+  EXPECT_THAT(text, HasSubstr("did you mean \"blocks."));
 }
 
 TEST(RandomRoles, DifferForEveryOperandOfEveryGemm) {

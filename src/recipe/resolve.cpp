@@ -27,17 +27,23 @@ std::string reason_to_keep(const Recipe& recipe, const LinearInfo& linear) {
   return "";
 }
 
+bool has_square_tiles(Format format) { return format == Format::Nvfp4; }
+bool has_stochastic_rounding(Format format) { return info(format).element_bits == 4; }
+
+/// `before` in another format. What the new format has too is kept: how it is rounded, the rotation, whose
+/// arithmetic it follows. What it has not falls back to what every format has (rows, nearest even), and an
+/// unquantised operand has no treatment that could be kept.
+QuantSpec in_format(const QuantSpec& before, Format format) {
+  QuantSpec spec = before;
+  spec.format = format;
+  if (!is_quantized(format) || !is_quantized(before.format)) spec.rotation = 0;
+  if (!is_quantized(before.format) || !has_square_tiles(format)) spec.tile = Tile::Row;
+  if (!is_quantized(before.format) || !has_stochastic_rounding(format)) spec.rounding = Rounding::NearestEven;
+  return spec;
+}
+
 void apply(const RecipeOverride& o, QuantSpec& spec) {
-  if (o.format && *o.format != spec.format) {
-    const QuantSpec before = spec;
-    spec = {.format = *o.format};
-    // A change of format keeps how it is rounded and whose arithmetic it follows, but BF16 and FP32 have
-    // neither.
-    if (is_quantized(spec.format) && is_quantized(before.format)) {
-      spec = before;
-      spec.format = *o.format;
-    }
-  }
+  if (o.format && *o.format != spec.format) spec = in_format(spec, *o.format);
   if (!is_quantized(spec.format)) return;
   if (o.tile) spec.tile = *o.tile;
   if (o.rounding) spec.rounding = *o.rounding;
@@ -61,7 +67,7 @@ void apply_overrides(const Recipe& recipe, const LinearInfo& linear, std::int64_
   }
 }
 
-void check_pattern(const std::string& pattern, const char* key, std::span<const LinearInfo> linears) {
+void check_pattern(const std::string& pattern, std::string_view key, std::span<const LinearInfo> linears) {
   std::vector<std::string> names;
   for (const LinearInfo& linear : linears) {
     if (glob_match(pattern, linear.name)) return;
@@ -115,17 +121,84 @@ std::vector<std::int64_t> change_points(const Recipe& recipe) {
   return steps;
 }
 
-void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, std::int64_t tokens) {
+/// What the quantisers refuse, said before anything runs.
+void check_spec(const LinearInfo& linear, Gemm g, Operand o, const QuantSpec& spec, Format base) {
+  const std::string_view format = info(spec.format).name;
+  const std::string where = fmt::format("linear {} ({}, operand {} = {})", linear.name, name(g),
+                                        o == Operand::A ? "a" : "b", operand_name(g, o));
+  check_usage(is_quantized(spec.format) || spec.format == base,
+              "{}: precision.override asks for {}, but what this recipe does not quantise is in {}; use "
+              "format = \"{}\", or precision.recipe = \"{}\" to compute everything in it",
+              where, format, info(base).name, info(base).name, format);
+  if (!is_quantized(spec.format)) return;
+  check_usage(spec.tile == Tile::Row || has_square_tiles(spec.format),
+              "{}: square tiles exist for nvfp4, not for {}; set tile = \"row\" in the precision.override of "
+              "this operand, or format = \"nvfp4\"",
+              where, format);
+  check_usage(spec.rounding == Rounding::NearestEven || has_stochastic_rounding(spec.format),
+              "{}: stochastic rounding exists for nvfp4 and mxfp4, not for {}; set rounding = \"nearest\" in "
+              "the precision.override of this operand, or choose one of those formats",
+              where, format);
+  check_usage(spec.rotation == 0 || spec.rotation == 16,
+              "{}: there is no rotation of size {}; set rotation = 0 or 16 in the precision.override", where,
+              spec.rotation);
+}
+
+void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, Format base,
+                  std::int64_t tokens) {
   for (const Gemm g : kGemms) {
     const GemmRecipe& gemm = resolved.gemm(g);
+    check_spec(linear, g, Operand::A, gemm.a, base);
+    check_spec(linear, g, Operand::B, gemm.b, base);
+    // A decoded operand is held in BF16, exactly, and a product takes two operands of one storage type.
+    check_usage(base != Format::Fp32 || is_quantized(gemm.a.format) == is_quantized(gemm.b.format),
+                "linear {} ({}): one operand is quantised and the other is in fp32, which no product takes; "
+                "quantise both in precision.override, or use precision.recipe = \"bf16\"",
+                linear.name, name(g));
     check_usage(gemm.a.rotation == gemm.b.rotation,
                 "linear {}: the operands of {} are rotated by {} and {}, which does not cancel; give both "
-                "operands the "
-                "same rotation",
+                "operands the same rotation",
                 linear.name, name(g), gemm.a.rotation, gemm.b.rotation);
     check_shape(linear, g, gemm.a, tokens);
     check_shape(linear, g, gemm.b, tokens);
   }
+}
+
+void check_override(const RecipeOverride& o) {
+  check_usage(o.until_step > o.from_step && o.from_step >= 0,
+              "precision.override of \"{}\": from_step = {} and until_step = {} hold for no step; until_step "
+              "is the first step it no longer holds for",
+              o.layers, o.from_step, o.until_step);
+  check_usage(
+      !o.format || is_quantized(*o.format) || (!o.tile && !o.rounding && o.rotation.value_or(0) == 0),
+      "precision.override of \"{}\": format = \"{}\" quantises nothing, so tile, rounding and rotation "
+      "have no meaning beside it; remove them",
+      o.layers, info(o.format.value_or(Format::Bf16)).name);
+}
+
+/// A recipe that quantises, applied so that nothing is quantised, would be compared as if it were one.
+[[noreturn]] void fail_all_kept(const Recipe& recipe, int blocks) {
+  const KeptBlocks kept = kept_blocks(recipe, blocks);
+  const std::string_view base = info(recipe.base).name;
+  const std::string remedy = fmt::format("or train in {} openly with precision.recipe = \"{}\"", base, base);
+  if (kept.first + kept.last >= blocks) {
+    const auto origin = [](const std::optional<int>& given) {
+      return given ? "given, or the preset's" : "scaled to the model's depth";
+    };
+    fail_usage(
+        "recipe \"{}\" would quantise nothing: precision.bf16_first = {} ({}) and precision.bf16_last = {} "
+        "({}) "
+        "keep all of the model's {} blocks in {}; set both so that their sum is below {}, {}",
+        recipe.name, kept.first, origin(recipe.first_blocks), kept.last, origin(recipe.last_blocks), blocks,
+        base, blocks, remedy);
+  }
+  fail_usage(
+      "recipe \"{}\" would quantise nothing: the {} first and {} last blocks (precision.bf16_first, "
+      "bf16_last), "
+      "precision.keep_bf16 = [{}] and precision.override leave every linear layer in {} at every step; "
+      "remove "
+      "some of the patterns or overrides, {}",
+      recipe.name, kept.first, kept.last, fmt::join(recipe.keep_bf16, ", "), base, remedy);
 }
 
 }  // namespace
@@ -198,16 +271,31 @@ bool glob_match(std::string_view glob, std::string_view text) {
   return g == glob.size();
 }
 
+void check_patterns(std::span<const std::string> patterns, std::span<const LinearInfo> linears,
+                    std::string_view key) {
+  for (const std::string& pattern : patterns) check_pattern(pattern, key, linears);
+}
+
 void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t tokens) {
-  for (const std::string& pattern : recipe.keep_bf16) check_pattern(pattern, "precision.keep_bf16", linears);
-  for (const RecipeOverride& o : recipe.overrides) check_pattern(o.layers, "precision.override", linears);
-  const KeptBlocks kept = kept_blocks(recipe, linears.empty() ? 0 : linears.front().blocks);
+  check_patterns(recipe.keep_bf16, linears, "precision.keep_bf16");
+  for (const RecipeOverride& o : recipe.overrides) {
+    check_pattern(o.layers, "precision.override.layers", linears);
+    check_override(o);
+  }
+  const int blocks = linears.empty() ? 0 : linears.front().blocks;
+  const KeptBlocks kept = kept_blocks(recipe, blocks);
   check_usage(kept.first >= 0 && kept.last >= 0,
               "precision.bf16_first = {} and precision.bf16_last = {} must not be negative", kept.first,
               kept.last);
+  bool quantized = false;
   for (const std::int64_t step : change_points(recipe)) {
-    for (const LinearInfo& linear : linears) check_linear(linear, resolve(recipe, linear, step), tokens);
+    for (const LinearInfo& linear : linears) {
+      const ResolvedLinear resolved = resolve(recipe, linear, step);
+      check_linear(linear, resolved, recipe.base, tokens);
+      quantized = quantized || resolved.quantized();
+    }
   }
+  if (quantizes(recipe) && !quantized && !linears.empty()) fail_all_kept(recipe, blocks);
 }
 
 BaseShare base_share(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "recipe/recipe.h"
@@ -45,9 +46,16 @@ KeptBlocks kept_blocks(const Recipe& recipe, int blocks);
 /// True when `text` matches `glob`: `*` is any run of characters (dots too), `?` is one.
 bool glob_match(std::string_view glob, std::string_view text);
 
-/// Throws Error{Usage} for what can never work with these linears: a pattern that matches none (near names
-/// are listed), wgrad operands rotated by different sizes, or a size of T (`tokens`, of one micro-batch), N
-/// or K that the formats' blocks do not divide. The text names the layer and the remedy.
+/// Throws Error{Usage} for the first of `patterns` that matches no linear, naming the configuration's `key`
+/// ("telemetry.layers") and the nearest names.
+void check_patterns(std::span<const std::string> patterns, std::span<const LinearInfo> linears,
+                    std::string_view key);
+
+/// Throws Error{Usage} for what can never work with these linears, at any step: a pattern that matches none
+/// (near names are listed); a tile, rounding, rotation or unquantised format that an operand's format or the
+/// recipe's base does not have; operands rotated by different sizes; a size of T (`tokens`, of one
+/// micro-batch), N or K that the formats' blocks do not divide; a recipe that quantises, kept from every
+/// linear. What passes here, a training step can run. The text names layer, GEMM, operand and the remedy.
 void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t tokens);
 
 /// Share of the linears that are wholly in the base format at `step`.
