@@ -25,8 +25,11 @@ class Origins {
   explicit Origins(std::string file) : file_(std::move(file)) {}
   void set(const std::string& key, const std::string& text) { sets_[key] = "--set " + text; }
   std::string of(const std::string& key, const toml::node& node) const {
-    const auto found = sets_.find(key);
-    if (found != sets_.end()) return found->second;
+    // What lies inside a value that was set, such as a key of an override, came with it.
+    for (std::size_t end = key.size(); end != std::string::npos && end > 0; end = key.rfind('.', end - 1)) {
+      const auto found = sets_.find(key.substr(0, end));
+      if (found != sets_.end()) return found->second;
+    }
     return fmt::format("{}:{}", file_, node.source().begin.line);
   }
 
@@ -127,12 +130,15 @@ class Reader {
 struct KnownNames {
   std::vector<std::string> sections;  ///< "training"
   std::vector<std::string> keys;      ///< "training.steps"
+  std::set<std::string> texts;        ///< the keys that hold a string
 
   KnownNames() {
     for (const ConfigKey& key : config_keys()) {
-      if (std::find(sections.begin(), sections.end(), key.section) == sections.end())
+      const bool list_entry = key.section.find('.') != std::string::npos;
+      if (!list_entry && std::find(sections.begin(), sections.end(), key.section) == sections.end())
         sections.push_back(key.section);
       keys.push_back(key.section + "." + key.name);
+      if (key.type == "string") texts.insert(keys.back());
     }
     keys.push_back("precision.override");
   }
@@ -195,7 +201,20 @@ void check_names(const toml::table& root, const KnownNames& known, const Origins
   }
 }
 
-/// "a.b=value": the value as TOML, or as a plain string when it is not TOML (shells eat quotes).
+/// The value as TOML, or as a plain string when it is not one TOML value (shells eat quotes), or when the key
+/// holds a string: a run may be called nan, 7 or 2024-01-01.
+toml::table parse_set_value(const std::string& value, bool is_text) {
+  toml::table parsed;
+  try {
+    parsed = toml::parse("value = " + value);
+  } catch (const toml::parse_error&) {
+  }
+  const bool other_type = is_text && parsed.contains("value") && !parsed.get("value")->is_string();
+  if (parsed.size() != 1 || other_type) parsed = toml::table{{"value", value}};
+  return parsed;
+}
+
+/// "a.b=value".
 void apply_set(toml::table& root, const std::string& text, const KnownNames& known, Origins& origins) {
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
@@ -206,13 +225,12 @@ void apply_set(toml::table& root, const std::string& text, const KnownNames& kno
   check_usage(known.has_section(section), "--set {}: unknown section \"{}\"{}", text, section,
               did_you_mean(section, known.sections, 1));
   if (!known.has_key(key)) unknown_key("--set " + text, section, name, known);
+  check_usage(name.find('.') == std::string::npos,
+              "--set {}: an override is an entry of a list; give the list, for example --set "
+              "'precision.override=[{{layers=\"*.mlp.*\", format=\"bf16\"}}]', or write it in the file",
+              text);
   origins.set(key, text);
-  toml::table parsed;
-  try {
-    parsed = toml::parse("value = " + value);
-  } catch (const toml::parse_error&) {
-    parsed.insert_or_assign("value", value);
-  }
+  toml::table parsed = parse_set_value(value, known.texts.count(key) != 0);
   if (root.get(section) == nullptr) root.insert_or_assign(section, toml::table{});
   toml::table* table = root[section].as_table();
   check_usage(table != nullptr, "--set {}: \"{}\" is not a section in the file", text, section);
@@ -233,6 +251,7 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
   const KnownNames known;
   check_names(root, known, origins);
   for (const std::string& set : sets) apply_set(root, set, known, origins);
+  check_names(root, known, origins);  // a set override brings keys of its own
   RunConfig config;
   Reader reader(root, origins);
   config::visit_keys(config, reader);

@@ -85,7 +85,7 @@ struct CheckpointSection {
 };
 
 struct MetricsSection {
-  std::int64_t every = 1, progress = 10;
+  std::int64_t progress = 10;
   friend bool operator==(const MetricsSection&, const MetricsSection&) = default;
 };
 
@@ -136,9 +136,9 @@ struct RunConfig {
   std::int64_t tokens_per_step() const { return training.batch * training.sequence; }
 };
 
-/// Reads a TOML file, then lays `sets` ("training.steps=200", value in TOML syntax; what is not TOML is taken
-/// as a string) over it, and checks the values. Throws Error{Usage} naming file, line and key; an unknown key
-/// or section suggests the nearest.
+/// Reads a TOML file, then lays `sets` ("training.steps=200", value in TOML syntax; what is not TOML, or
+/// is TOML of another type where a string is expected, is taken as the text) over it, and checks the values.
+/// Throws Error{Usage} naming file, line and key; an unknown key or section suggests the nearest.
 RunConfig load_run_config(const std::filesystem::path& path, const std::vector<std::string>& sets = {});
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& sets = {});

@@ -7,6 +7,7 @@
 #include <limits>
 #include <sstream>
 
+#include "backend/device.h"
 #include "base/error.h"
 #include "base/nearest.h"
 #include "models/hf_names.h"
@@ -34,6 +35,19 @@ void one_of(const char* key, const std::optional<std::string>& value, const std:
   if (value) one_of(key, *value, words);
 }
 
+/// A name with a path in it would put a run, and what it moves out of the way, somewhere else; a zero byte
+/// would cut the name short.
+void check_name(const std::string& name) {
+  check_usage(!name.empty(), "training.name is empty; it is the folder of the run below training.runs");
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
+  });
+  check_usage(plain && name != "." && name != "..",
+              "training.name = \"{}\" must be the name of one folder, without path separators or control "
+              "characters; training.runs says where that folder lies",
+              name);
+}
+
 void check_training(const RunConfig& c) {
   at_least("training.steps", c.training.steps, 1);
   at_least("training.batch", c.training.batch, 1);
@@ -44,8 +58,8 @@ void check_training(const RunConfig& c) {
   check_usage(c.training.batch % c.micro_batch() == 0,
               "training.micro_batch = {} must divide training.batch = {}", c.micro_batch(), c.training.batch);
   one_of("training.backend", c.training.backend, {"ref", "cpu", "cuda"});
-  check_usage(!c.training.name.empty(),
-              "training.name is empty; it is the folder of the run below training.runs");
+  backend_from_name(c.training.backend);  // refuses the backends that this binary was built without
+  check_name(c.training.name);
   check_usage(c.parallel.data == 1, "parallel.data = {}: this version trains on one rank", c.parallel.data);
 }
 
@@ -78,6 +92,12 @@ void check_precision(const RunConfig& c) {
     check_usage(!o.rotation || *o.rotation == 0 || *o.rotation == 16,
                 "precision.override.rotation = {} must be 0 or 16", o.rotation.value_or(0));
     if (o.format) format_from_name(*o.format);
+    at_least("precision.override.from_step", o.from_step, 0);
+    check_usage(
+        !o.until_step || *o.until_step > o.from_step,
+        "precision.override.until_step = {} is not above from_step = {}, so the override holds for no "
+        "step; until_step is the first step it no longer holds for",
+        o.until_step.value_or(0), o.from_step);
   }
 }
 
@@ -90,7 +110,6 @@ void check_rest(const RunConfig& c) {
               "[data] names no text: give data.corpus or data.files");
   at_least("checkpoint.every", c.checkpoint.every, 0);
   at_least("checkpoint.keep", c.checkpoint.keep, 1);
-  at_least("metrics.every", c.metrics.every, 1);
   at_least("metrics.progress", c.metrics.progress, 1);
   at_least("telemetry.every", c.telemetry.every, 0);
   at_least("eval.every", c.eval.every, 0);

@@ -75,7 +75,7 @@ void visit_how(C& c, V& v) {
   v("decay_fraction", c.schedule.decay_fraction, kMaths, "wsd: share of the run that decays");
   v("final_ratio", c.schedule.final_ratio, kMaths, "of lr, reached at the last step");
   v.section("training", "Length, batch and machine.");
-  v("name", c.training.name, kNone, "folder of the run below `runs`");
+  v("name", c.training.name, kNone, "folder of the run below `runs`: one name, not a path");
   v("runs", c.training.runs, kNone, "folder of all runs");
   v("steps", c.training.steps, kMaths, "optimizer steps");
   v("batch", c.training.batch, kMaths, "sequences of a step");
@@ -84,7 +84,7 @@ void visit_how(C& c, V& v) {
   v("seed", c.training.seed, kMaths, "of start values and data order");
   v("threads", c.training.threads, kNone,
     "threads; 0: as many as the machine has. Results do not depend on it");
-  v("backend", c.training.backend, kMaths, "ref, cpu or cuda");
+  v("backend", c.training.backend, kMaths, "ref or cpu");
 }
 
 template <class O, class V>
@@ -94,9 +94,10 @@ void visit_override(O& o, V& v) {
   v("operand", o.operand, kMaths, "a or b; unset: both");
   v("from_step", o.from_step, kMaths, "first step it holds for");
   v("until_step", o.until_step, kMaths, "first step it no longer holds for; unset: the end");
-  v("format", o.format, kMaths, "bf16, nvfp4, mxfp4, ...");
-  v("tile", o.tile, kMaths, "row or square");
-  v("rounding", o.rounding, kMaths, "nearest, stochastic or stochastic_exact");
+  v("format", o.format, kMaths,
+    "bf16, nvfp4, mxfp4, mxfp8_e4m3, mxfp8_e5m2, fp8_e4m3 or fp8_e5m2; unset: as the recipe has it");
+  v("tile", o.tile, kMaths, "row, or square (nvfp4 alone)");
+  v("rounding", o.rounding, kMaths, "nearest, or of nvfp4 and mxfp4: stochastic, stochastic_exact");
   v("rotation", o.rotation, kMaths, "0 or 16");
 }
 
@@ -129,14 +130,16 @@ void visit_around(C& c, V& v) {
   v("every", c.checkpoint.every, kNone, "steps between checkpoints; 0: at the end alone");
   v("keep", c.checkpoint.keep, kNone, "newest checkpoints that are kept");
   v("resume", c.checkpoint.resume, kNone, "continue from the newest checkpoint");
-  v.section("metrics", "metrics.jsonl and the progress line.");
-  v("every", c.metrics.every, kNone, "steps between rows of metrics.jsonl");
+  v.section("metrics", "The progress line; metrics.jsonl has a row a step.");
   v("progress", c.metrics.progress, kNone, "steps between progress lines");
   v.section("telemetry", "What quantisation does, a layer, GEMM and operand at a time.");
   v("every", c.telemetry.every, kNone, "steps between measurements; 0: never");
   v("layers", c.telemetry.layers, kNone, "globs over names of linears; empty: all");
   v.section("eval", "Validation loss on fixed sequences.");
-  v("every", c.eval.every, kNone, "steps between evaluations; 0: every 5 % of the run");
+  v("every", c.eval.every, kNone,
+    "of `nibble train`: steps between evaluations; 0: every 5 % of the run. `nibble validate` evaluates at "
+    "the "
+    "steps of its protocol");
   v("sequences", c.eval.sequences, kNone, "validation sequences");
   v.section("protocol", "The comparison that `nibble validate` runs.");
   v("baseline", c.protocol.baseline, kNone, "the recipe to compare with");

@@ -117,6 +117,24 @@ TEST(Sets, LieOverTheFile) {
   EXPECT_EQ(c.optimizer.lr, 3e-4);
 }
 
+TEST(Sets, ATextKeyTakesTheTextWhateverElseItCouldMean) {
+  for (const char* text : {"nan", "7", "true", "2024-01-01", "[1]", "1e3"})
+    EXPECT_EQ(parse("", {std::string("training.name=") + text}).training.name, text);
+  EXPECT_EQ(parse("", {"model.activation=7"}).model.fields.activation, "7");   // a string that may be unset
+  EXPECT_EQ(parse("", {"data.corpus=\"a\"\nx=1"}).data.corpus, "\"a\"\nx=1");  // not one TOML value
+  EXPECT_THAT(parse_error("[training]\nname = 7\n"), HasSubstr("must be a string"));
+}
+
+TEST(Sets, GiveOverridesAsAListAndCheckTheirKeys) {
+  const RunConfig c = parse("", {"precision.override=[{gemm=\"wgrad\", format=\"bf16\"}]"});
+  ASSERT_EQ(c.precision.overrides.size(), 1u);
+  EXPECT_EQ(c.precision.overrides[0].gemm, "wgrad");
+  const std::string text = parse_error("", {"precision.override=[{fromat=\"bf16\"}]"});
+  EXPECT_THAT(text, HasSubstr("--set precision.override="));
+  EXPECT_THAT(text, HasSubstr("did you mean \"precision.override.format\""));
+  EXPECT_THAT(parse_error("", {"precision.override.format=bf16"}), HasSubstr("give the list"));
+}
+
 TEST(Sets, ErrorsNameTheOption) {
   EXPECT_THAT(parse_error("", {"training.stpes=2"}), HasSubstr("did you mean \"training.steps\"?"));
   EXPECT_THAT(parse_error("", {"training.steps=many"}),
@@ -133,13 +151,35 @@ TEST(Values, ThatNoRunCanHaveAreRefused) {
   EXPECT_THAT(parse_error("", {"training.backend=gpu"}), HasSubstr("ref, cpu, cuda"));
 }
 
+TEST(RunConfig, ARunsNameIsOneFolder) {
+  for (const char* name : {"", ".", "..", "a/b", "/tmp/a", "..\\\\a", "..\\u0000"})
+    EXPECT_THAT(parse_error(std::string("[training]\nname = \"") + name + "\"\n"),
+                HasSubstr("training.name"));
+  EXPECT_EQ(parse("[training]\nname = \"a..b.c\"\n").training.name, "a..b.c");
+}
+
+TEST(RunConfig, AnOverrideHoldsForSomeStep) {
+  const std::string text =
+      parse_error("[[precision.override]]\nfrom_step = 8\nuntil_step = 8\nformat = \"bf16\"\n");
+  EXPECT_THAT(text, HasSubstr("precision.override.until_step = 8"));
+  EXPECT_THAT(parse_error("[[precision.override]]\nfrom_step = -1\n"), HasSubstr("from_step"));
+}
+
+TEST(RunConfig, ABackendThatThisBinaryLacksIsRefusedBeforeAnythingIsRead) {
+  EXPECT_THAT(parse_error("[training]\nbackend = \"cuda\"\n"), HasSubstr("cuda"));
+}
+
+TEST(RunConfig, HasNoKeyThatDoesNothing) {
+  EXPECT_THAT(parse_error("[metrics]\nevery = 2\n"), HasSubstr("metrics.every"));
+}
+
 TEST(ToToml, ReadsBackAsTheSameConfiguration) {
   RunConfig c;
   EXPECT_EQ(parse(to_toml(c)), c);
   c.model.preset = "hybrid-tiny";
   c.model.fields.norm_eps = 1e-6;
   c.model.fields.tied = true;
-  c.training.name = "a \"quoted\"\\ name\twith \x01 é";
+  c.data.corpus = "a \"quoted\"\\ name\twith \x01 é";
   c.optimizer.lr = 0.1 + 0.2;
   c.optimizer.clip = 3;
   c.precision.keep_bf16 = {"*.out"};
@@ -221,6 +261,7 @@ TEST_P(ShippedConfig, DescribesARunThatItsRecipeAccepts) {
   const DecoderSpec spec = model_of(c);
   const std::vector<LinearInfo> all = linears(spec);
   check_recipe(candidate_recipe(c), all, c.micro_batch() * c.training.sequence);
+  check_patterns(c.telemetry.layers, all, "telemetry.layers");
   EXPECT_LE(c.training.sequence, spec.max_seq);
 }
 
