@@ -229,6 +229,9 @@ TEST(CheckRecipe, RefusesARecipeThatEveryBlockIsKeptFrom) {
   EXPECT_THAT(text, HasSubstr("precision.bf16_first = 1"));
   EXPECT_THAT(text, HasSubstr("precision.bf16_last = 3"));
   EXPECT_THAT(text, HasSubstr("precision.recipe = \"bf16\""));
+  const int most = std::numeric_limits<int>::max();
+  EXPECT_THAT(refusal({.bf16_first = most, .bf16_last = most}),
+              HasSubstr("keep all of the model's 4 blocks"));
   EXPECT_THAT(refusal({.bf16_last = 9}), HasSubstr("precision.bf16_first = 0 (scaled"));
   check_recipe(edited(find_recipe("nvfp4"), {.bf16_first = 1, .bf16_last = 2}), model(4), 32);
 }

@@ -181,7 +181,7 @@ void check_override(const RecipeOverride& o) {
   const KeptBlocks kept = kept_blocks(recipe, blocks);
   const std::string_view base = info(recipe.base).name;
   const std::string remedy = fmt::format("or train in {} openly with precision.recipe = \"{}\"", base, base);
-  if (kept.first + kept.last >= blocks) {
+  if (std::int64_t{kept.first} + kept.last >= blocks) {
     const auto origin = [](const std::optional<int>& given) {
       return given ? "given, or the preset's" : "scaled to the model's depth";
     };
