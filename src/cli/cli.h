@@ -23,6 +23,7 @@ using Verb = std::function<ExitCode()>;
 Verb add_train(CLI::App& app);
 Verb add_validate(CLI::App& app);
 Verb add_explain(CLI::App& app);
+Verb add_plan(CLI::App& app);
 Verb add_report(CLI::App& app);
 Verb add_quantize(CLI::App& app);
 Verb add_verify_model(CLI::App& app);
@@ -45,6 +46,9 @@ void add_config_options(CLI::App& app, ConfigOptions& options);
 
 /// The configuration with --set, --backend and --threads laid over it.
 RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine);
+
+/// `nibble VERB FILE ...` as it can be typed again, quoted for a shell.
+std::string command_line(const std::string& verb, const ConfigOptions& config, const MachineOptions& machine);
 
 /// The stream that the machine options ask for, for verbs without a configuration.
 Stream open_stream(const MachineOptions& machine, Device& device);

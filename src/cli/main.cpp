@@ -33,6 +33,7 @@ constexpr Row kVerbs[] = {
     {"validate", "Train a baseline and a candidate on the same batches and judge the gap", add_validate},
     {"train", "Train one model", add_train},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
+    {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},
     {"report", "Write a run's report.html again from its logs", add_report},
     {"quantize", "Quantise the tensors of a safetensors file: statistics, and the bytes", add_quantize},
     {"verify-model", "Check a Hugging Face checkpoint against golden logits and gradients", add_verify_model},
@@ -95,8 +96,10 @@ int run(int argc, char** argv) {
   }
   for (auto& [sub, verb] : verbs)
     if (sub->parsed()) return verb();
+  const bool asked = help->parsed();
+  app.clear();  // or the help of `help` would be printed
   fmt::print("{}", app.help());
-  return help->parsed() ? 0 : 2;
+  return asked ? 0 : 2;
 }
 
 }  // namespace

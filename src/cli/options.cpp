@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 
 namespace nibble {
 
@@ -24,6 +26,29 @@ RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine) 
   if (!machine.backend.empty()) sets.push_back(fmt::format("training.backend=\"{}\"", machine.backend));
   if (machine.threads >= 0) sets.push_back(fmt::format("training.threads={}", machine.threads));
   return load_run_config(config.path, sets);
+}
+
+namespace {
+
+std::string shell_quoted(const std::string& word) {
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+", c);
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string out = "'";
+  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+std::string command_line(const std::string& verb, const ConfigOptions& config,
+                         const MachineOptions& machine) {
+  std::string text = "nibble " + verb + " " + shell_quoted(config.path);
+  for (const std::string& set : config.overrides) text += " --set " + shell_quoted(set);
+  if (!machine.backend.empty()) text += " --backend " + machine.backend;
+  if (machine.threads >= 0) text += fmt::format(" --threads {}", machine.threads);
+  return text;
 }
 
 Stream open_stream(const MachineOptions& machine, Device& device) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/cli.h"
+#include "cli/selftest/selftest.h"
 #include "io/file.h"
 #include "telemetry/console_sink.h"
 #include "train/setup.h"
@@ -25,6 +26,7 @@ ExitCode run(const Options& o) {
   const std::uint64_t seed = static_cast<std::uint64_t>(config.training.seed);
   Learner learner(stream, setup.learner(candidate_recipe(config), seed,
                                         static_cast<std::uint64_t>(config.precision.sr_seed)));
+  if (quantizes(learner.config().recipe)) require_sound_quantisation(stream);
   const std::filesystem::path directory = run_directory(config);
   if (const auto moved = open_run_directory(directory, resume))
     fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
@@ -39,8 +41,8 @@ ExitCode run(const Options& o) {
   const RunResult result =
       run_training(learner, {order, setup.validation(), setup.data().tokenizer}, plan, console, signals);
   if (result.end == RunEnd::Signal) {
-    fmt::print("stopped by signal {} after step {}; saved {}. Continue with: nibble train {} --resume\n",
-               result.signal, result.steps, result.checkpoint.string(), o.config.path);
+    fmt::print("stopped by signal {} after step {}; saved {}. Continue with: {} --resume\n", result.signal,
+               result.steps, result.checkpoint.string(), command_line("train", o.config, o.machine));
     return 128 + result.signal;
   }
   fmt::print("done: {} steps, {}\n", result.steps, result.checkpoint.string());

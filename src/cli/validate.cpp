@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "cli/environment.h"
+#include "cli/selftest/selftest.h"
 #include "io/file.h"
 #include "models/parameters.h"
 #include "report/report.h"
@@ -46,8 +47,7 @@ ReportContext context_of(const Options& o, const RunSetup& setup, BackendKind ba
   const Recipe recipe = candidate_recipe(c);
   ReportContext context;
   context.title = c.training.name;
-  context.command = "nibble validate " + o.config.path;
-  for (const std::string& s : o.config.overrides) context.command += " --set " + s;
+  context.command = command_line("validate", o.config, o.machine);
   context.environment = environment_of(backend, static_cast<int>(c.training.threads));
   const std::vector<LinearInfo> all = linears(setup.model());
   for (const LinearInfo& l : all) context.plan.push_back(plan_row(recipe, l));
@@ -79,12 +79,14 @@ ExitCode run(const Options& o) {
   const RunSetup setup(config);
   HostDevice host;
   Stream stream(backend_from_name(config.training.backend), host, static_cast<int>(config.training.threads));
+  if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
+  const Protocol protocol = protocol_of(setup);  // refuses what cannot be judged, before anything is touched
   const std::filesystem::path directory = run_directory(config);
   if (const auto moved = open_run_directory(directory, resume))
     fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
   const ReportContext context = context_of(o, setup, stream.kind());
   write_file(directory / "report_context.json", context_to_json(context));
-  print_intro(setup, protocol_of(setup), context);
+  print_intro(setup, protocol, context);
 
   const auto console = [&](const ArmSpec&) -> std::shared_ptr<ConsoleSink> {
     if (o.quiet) return nullptr;

@@ -85,10 +85,6 @@ ReportContext context_from_json(const std::string& text);
 /// candidate's telemetry.jsonl. A step that was logged twice (a resumed run) counts as it was logged last.
 /// Throws Error naming the file, the line and the remedy.
 ReportData read_run(const std::filesystem::path& run);
-ArmSeries read_metrics(const std::filesystem::path& metrics_jsonl);
-std::vector<QuantEvent> read_telemetry(const std::filesystem::path& telemetry_jsonl);
-/// Alarms of an arm's metrics.jsonl.
-std::vector<AlarmEvent> read_alarms(const std::filesystem::path& metrics_jsonl);
 
 /// Writes report.html (atomically: a reader never sees half a page).
 void write_report(const std::filesystem::path& html, const ReportData& data);

@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "report/fixture.h"
 #include "report/report.h"
+
 #include "report/svg.h"
 #include "telemetry/jsonl_sink.h"
+#include "train/run_log.h"
 
 namespace nibble {
 namespace {
@@ -161,7 +163,7 @@ TEST(ReadRun, RebuildsTheSamePageFromTheFolder) {
   const fs::path run = page_folder() / "run";
   write_run(run, d);
   EXPECT_EQ(report_html(read_run(run)), report_html(d));
-  EXPECT_EQ(read_alarms(run / "candidate" / "metrics.jsonl"), d.verdict.alarms);
+  EXPECT_EQ(read_run_log(run / "candidate" / "metrics.jsonl").alarms, d.verdict.alarms);
 }
 
 TEST(ReadRun, AMissingOrBrokenFileIsNamed) {
@@ -169,7 +171,7 @@ TEST(ReadRun, AMissingOrBrokenFileIsNamed) {
   const fs::path path = page_folder() / "broken.jsonl";
   std::ofstream(path) << "{\"type\":\"checkpoint\",\"step\":1}\nnot json\n";
   try {
-    read_metrics(path);
+    read_run_log(path);
     FAIL() << "a broken line was accepted";
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("broken.jsonl line 2"));
@@ -179,13 +181,13 @@ TEST(ReadRun, AMissingOrBrokenFileIsNamed) {
 TEST(ReadRun, AHalfWrittenLastLineIsLeftOut) {
   const fs::path path = page_folder() / "cut.jsonl";
   std::ofstream(path) << json_line(TrainEvent{.step = 1, .loss = 2}) << "\n{\"type\":\"tra";
-  EXPECT_EQ(read_metrics(path).train.size(), 1u);
+  EXPECT_EQ(read_run_log(path).train.size(), 1u);
 }
 
 TEST(ReadRun, NonFiniteLossesSurviveTheLog) {
   const fs::path path = page_folder() / "nan.jsonl";
   std::ofstream(path) << json_line(TrainEvent{.step = 1, .loss = std::nan("")}) << "\n";
-  EXPECT_TRUE(std::isnan(read_metrics(path).train[0].loss));
+  EXPECT_TRUE(std::isnan(read_run_log(path).train[0].loss));
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
+std::string drift_key(const OperandName& w) { return w.layer + "|" + w.gemm + "|" + w.operand; }
+
 QuantEvent event_of(std::int64_t step, const OperandName& where, const QuantSpec& spec, const QuantStats& s) {
   QuantEvent e;
   e.step = step;
@@ -71,13 +73,18 @@ double QuantMonitor::sqnr(int position, Gemm gemm, Operand operand) const {
   return it == operands_.end() ? std::numeric_limits<double>::infinity() : it->second.stats.sqnr_db();
 }
 
+void QuantMonitor::recall(const QuantEvent& event) {
+  drift_[drift_key(event.where)].push(event.amax);
+  monitor_.inspect(event);
+}
+
 void QuantMonitor::finish_step(std::int64_t step, Sink& sink) {
   for (const auto& [key, sum] : operands_) {
     const Gemm gemm = static_cast<Gemm>(std::get<1>(key));
     const OperandName where{sum.name, sum.block, std::string(name(gemm)),
                             std::string(operand_name(gemm, static_cast<Operand>(std::get<2>(key))))};
     QuantEvent e = event_of(step, where, sum.spec, sum.stats);
-    e.amax_drift = drift_[key].push(e.amax);
+    e.amax_drift = drift_[drift_key(where)].push(e.amax);
     sink.on(e);
     for (const AlarmEvent& alarm : monitor_.inspect(e)) sink.on(alarm);
   }

@@ -24,6 +24,9 @@ class QuantMonitor final : public QuantObserver {
                   const QuantStats& stats) override;
   void on_product(const LinearInfo& linear, Gemm gemm, double relative_error) override;
 
+  /// An event of before a resume: moves the memory of amax and alarms as it did then, and says nothing.
+  void recall(const QuantEvent& event);
+
   /// Sends the events of step `step` (steps done after it) and the alarms they raise to `sink`, and forgets
   /// them.
   void finish_step(std::int64_t step, Sink& sink);
@@ -50,7 +53,7 @@ class QuantMonitor final : public QuantObserver {
   AlarmMonitor monitor_;
   std::map<Key, OperandSum> operands_;
   std::map<std::pair<int, int>, ProductSum> products_;
-  std::map<Key, AmaxDrift> drift_;
+  std::map<std::string, AmaxDrift> drift_;  ///< by layer, GEMM and operand
 };
 
 /// "nvfp4.te", "mxfp4", ...: format and, where it matters, whose arithmetic.

@@ -57,6 +57,7 @@ RunSetup::RunSetup(const RunConfig& config)
       model_(model_of(config)),
       data_(prepared(config)),
       validation_(data_.validation, config.training.sequence, config.eval.sequences, model_.vocab) {
+  check_patterns(config.telemetry.layers, linears(model_), "telemetry.layers");
   order(static_cast<std::uint64_t>(config.training.seed));  // throws now rather than after the first arm
 }
 

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "base/error.h"
 #include "io/atomic_dir.h"
-#include "io/jsonl.h"
 #include "telemetry/jsonl_sink.h"
 #include "train/checkpoint.h"
 #include "train/quant_monitor.h"
+#include "train/run_log.h"
 
 namespace nibble {
 namespace {
@@ -57,6 +58,9 @@ class Run {
   RunResult train(const std::function<bool(const EvalEvent&)>& stop) {
     const std::int64_t steps = learner_.config().schedule.steps;
     try {
+      // A rule that stops a run counts evaluations in a row, also across a resume.
+      for (const EvalEvent& e : result_.evaluations)
+        if (stop && stop(e)) return finish(RunEnd::Stopped);
       if (learner_.steps_done() == 0 && evaluates_at(0)) evaluate();
       while (learner_.steps_done() < steps) {
         if (signals_.received() != 0) return finish(RunEnd::Signal);
@@ -83,7 +87,15 @@ class Run {
   void restore() {
     const LatestComplete latest = find_latest_complete(checkpoints_, kCheckpointPrefix);
     for (const std::string& why : latest.rejected) fmt::print(stderr, "nibble: skipping {}\n", why);
-    if (!latest.directory) return;
+    if (!latest.directory) {
+      check(latest.rejected.empty(),
+            "{}: every checkpoint is damaged (see above), so there is nothing to resume from. Restore one "
+            "from a backup, "
+            "or run without --resume: what is there will be moved aside",
+            checkpoints_.string());
+      fmt::print(stderr, "nibble: {} holds no checkpoint yet; starting at step 0\n", checkpoints_.string());
+      return;
+    }
     check_identity(read_checkpoint_state(*latest.directory), plan_.identity, *latest.directory);
     load_checkpoint(*latest.directory, learner_);
     result_.checkpoint = *latest.directory;
@@ -102,34 +114,15 @@ class Run {
     sinks_.on(plan_.header);
   }
 
-  /// Evaluations and alarms of the steps before a resume, from the log.
+  /// What the steps before a resume said, from the logs: the verdict and the alarms' memory go on from there.
   void recall(std::int64_t last_step) {
-    const std::filesystem::path path = plan_.directory / "metrics.jsonl";
-    const std::string where = path.string();
-    for (const Json& line : read_jsonl(path)) {
-      const std::string type = json_get<std::string>(line, "type", where);
-      if (type != "val" && type != "alarm") continue;
-      const std::int64_t step = json_get<std::int64_t>(line, "step", where);
-      if (step > last_step) continue;
-      if (type == "val") {
-        EvalEvent e;
-        e.step = step;
-        e.tokens = json_get<std::int64_t>(line, "tokens", where);
-        e.loss = json_get<double>(line, "loss", where);
-        e.eval_tokens = json_get_or<std::int64_t>(line, "eval_tokens", 0, where);
-        result_.evaluations.push_back(e);
-      } else {
-        AlarmEvent a;
-        a.step = step;
-        a.severity = severity_from(json_get<std::string>(line, "severity", where));
-        a.rule = json_get<std::string>(line, "rule", where);
-        a.text = json_get<std::string>(line, "text", where);
-        a.where.layer = json_get_or<std::string>(line, "layer", "", where);
-        a.where.gemm = json_get_or<std::string>(line, "gemm", "", where);
-        a.where.operand = json_get_or<std::string>(line, "operand", "", where);
-        result_.alarms.push_back(a);
-      }
-    }
+    const auto is_past = [last_step](const auto& e) { return e.step <= last_step; };
+    const RunLog log = read_run_log(plan_.directory / "metrics.jsonl");
+    std::copy_if(log.evaluations.begin(), log.evaluations.end(), std::back_inserter(result_.evaluations),
+                 is_past);
+    std::copy_if(log.alarms.begin(), log.alarms.end(), std::back_inserter(result_.alarms), is_past);
+    for (const QuantEvent& e : read_telemetry_log(plan_.directory / "telemetry.jsonl"))
+      if (is_past(e)) monitor_.recall(e);
   }
 
   bool evaluates_at(std::int64_t step) const {

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "io/file.h"
-#include "io/jsonl.h"
 #include "models/parameters.h"
+#include "train/run_log.h"
 #include "validate/decide.h"
 #include "validate/sequential.h"
 
@@ -18,25 +18,17 @@ namespace {
 /// The batch hash of every step an arm trained, and the hash of its initial weights, from its log.
 struct ArmLog {
   std::string init;
-  std::map<std::int64_t, std::string> batches;
+  std::map<std::int64_t, std::uint64_t> batches;
   BaselineLosses losses;
 };
 
 ArmLog read_log(const std::filesystem::path& path) {
-  ArmLog log;
-  const std::string where = path.string();
-  for (const Json& line : read_jsonl(path)) {
-    const std::string type = json_get<std::string>(line, "type", where);
-    if (type == "header") log.init = json_get<std::string>(line, "init", where);
-    if (type != "train" && type != "val") continue;
-    const std::int64_t step = json_get<std::int64_t>(line, "step", where);
-    const double loss = json_get<double>(line, "loss", where);
-    if (type == "val") {
-      log.losses.val[step] = loss;
-    } else {
-      log.losses.train[step] = loss;
-      log.batches[step] = line.at("batch_hash").dump();
-    }
+  const RunLog events = read_run_log(path);
+  ArmLog log{.init = events.header.init, .batches = {}, .losses = {}};
+  for (const EvalEvent& e : events.evaluations) log.losses.val[e.step] = e.loss;
+  for (const TrainEvent& e : events.train) {
+    log.losses.train[e.step] = e.loss;
+    log.batches[e.step] = e.batch_hash;
   }
   return log;
 }
@@ -83,7 +75,7 @@ class Arms {
     const RunData data{order, setup_.validation(), setup_.data().tokenizer};
     const RunPlan plan = plan_of(arm, learner);
     std::filesystem::create_directories(plan.directory);
-    write_file(plan.directory / "run.toml", to_toml(setup_.config()));
+    write_file(plan.directory / "run.toml", to_toml(config_of(arm)));
     if (console && !is_baseline) console->attach_baseline(baseline_log_.losses);
 
     AbortMonitor abort(protocol_.abort);
@@ -160,6 +152,16 @@ class Arms {
     plan.identity["protocol"] = plan.header.protocol = protocol_hash(protocol_);
     plan.header.arm = arm.name;
     return plan;
+  }
+
+  /// The configuration that would train this arm alone.
+  RunConfig config_of(const ArmSpec& arm) const {
+    RunConfig c = setup_.config();
+    if (arm.name == "baseline") c.precision = PrecisionSection{};
+    c.precision.recipe = arm.recipe;
+    c.precision.sr_seed = static_cast<std::int64_t>(arm.sr_seed);
+    c.training.seed = static_cast<std::int64_t>(arm.seed);
+    return c;
   }
 
   PairData& pair_of(const ArmSpec& arm) {

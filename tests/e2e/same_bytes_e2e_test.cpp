@@ -103,14 +103,37 @@ TEST_F(TrainingIsAFunction, AResumeUnderAnotherConfigurationIsRefused) {
 
 TEST_F(TrainingIsAFunction, AFullDiskStopsTheRunAndLeavesTheLastCheckpointGood) {
   const Workspace w;
-  expect_ok(w.nibble("train run.toml --set training.steps=20 --set checkpoint.every=5"));
+  const Outcome stopped = w.nibble(
+      "train run.toml & pid=$!; while kill -0 $pid && ! [ -e "
+      "runs/tiny/checkpoints/step_00000005 ]; do sleep 0.002; done; kill -KILL $pid");
+  ASSERT_TRUE(std::filesystem::exists(w.path() / "runs/tiny/checkpoints/step_00000005")) << stopped.output;
   // From here on no file may grow beyond 40 KiB: the next checkpoint cannot be written.
-  w.write("limited.sh",
-          "trap '' XFSZ; ulimit -f 40; exec " NIBBLE_BINARY " train run.toml --set training.name=limited\n");
+  w.write("limited.sh", "trap '' XFSZ; ulimit -f 40; exec " NIBBLE_BINARY " train run.toml --resume\n");
   const Outcome o = shell("cd " + w.path().string() + " && bash limited.sh");
   EXPECT_EQ(o.code, 1) << o.output;
   EXPECT_NE(o.output.find("step_0000"), std::string::npos) << o.output;
-  expect_ok(w.nibble("train run.toml --resume"));  // the finished run next to it is still good
+  EXPECT_TRUE(std::filesystem::exists(w.path() / "runs/tiny/checkpoints/step_00000005"));
+  expect_ok(w.nibble("train run.toml --resume"));
+  EXPECT_EQ(final_state(w), reference());
+}
+
+TEST_F(TrainingIsAFunction, ASwitchOfPrecisionChangesNothingThatCameBefore) {
+  const Workspace w;
+  expect_ok(w.nibble(
+      "train run.toml --set checkpoint.keep=0 --set 'precision.override=[{from_step=10, format=\"bf16\"}]'"));
+  const Workspace plain;
+  expect_ok(plain.nibble("train run.toml --set checkpoint.keep=0"));
+  EXPECT_EQ(final_state(w, "runs/tiny", "step_00000010"), final_state(plain, "runs/tiny", "step_00000010"));
+  EXPECT_NE(final_state(w), final_state(plain));
+}
+
+TEST_F(TrainingIsAFunction, AResumeWithEveryCheckpointDamagedIsRefused) {
+  const Workspace w;
+  expect_ok(w.nibble("train run.toml --set checkpoint.keep=1"));
+  w.write("runs/tiny/checkpoints/step_00000020/state.json", "{}");
+  const Outcome o = w.nibble("train run.toml --resume --set checkpoint.keep=1");
+  EXPECT_EQ(o.code, 1) << o.output;
+  EXPECT_NE(o.output.find("damaged"), std::string::npos) << o.output;
 }
 
 TEST_F(TrainingIsAFunction, AFlippedBitInAnyFileOfACheckpointIsDetectedAndTheOlderOneIsUsed) {

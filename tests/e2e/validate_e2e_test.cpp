@@ -53,20 +53,65 @@ TEST(Validate, APlantedFaultIsNeverACleanPass) {
   EXPECT_NE(v.dump().find("wgrad"), std::string::npos) << "the GEMM is not named: " << v.dump(1);
 }
 
-TEST(Validate, ResumesBitForBitAfterAKill) {
+/// Starts a comparison and kills it once `file` exists.
+void kill_when_there_is(const Workspace& w, const std::string& file, const std::string& arguments) {
+  const Outcome o = shell("cd " + w.path().string() + "; " NIBBLE_BINARY " " + arguments +
+                          " & pid=$!; while kill -0 $pid && ! [ -e runs/tiny/" + file +
+                          " ]; do sleep 0.002; done; kill -KILL $pid; wait $pid");
+  ASSERT_EQ(o.code, 128 + 9) << "it finished before it was killed: the test saw nothing\n" << o.output;
+}
+
+TEST(Validate, ResumesBitForBitAfterAKillInTheMiddleOfTheCandidate) {
   const Workspace whole, killed;
   whole.nibble(kShort);
-  killed.nibble(kShort, "timeout -s KILL 1");
+  kill_when_there_is(killed, "candidate/checkpoints/step_00000040", kShort);
   killed.nibble(std::string(kShort) + " --resume");
-  EXPECT_EQ(verdict_of(killed).dump(), verdict_of(whole).dump());
+  EXPECT_EQ(verdict_of(killed).dump(1), verdict_of(whole).dump(1));
+  EXPECT_EQ(killed.read("runs/tiny/candidate/telemetry.jsonl"),
+            whole.read("runs/tiny/candidate/telemetry.jsonl"));
+}
+
+TEST(Validate, TheAbortRuleCountsAcrossAResume) {
+  // A limit that no candidate meets: the rule fires at its third look, and a resume changes nothing.
+  const std::string arguments =
+      std::string(kShort) + " --set protocol.limit=1e-9 --set faults.wgrad_sign_mismatch=true";
+  const Workspace w;
+  w.nibble(arguments);
+  const auto first = verdict_of(w);
+  ASSERT_EQ(first.at("verdict"), "aborted") << first.dump(1);
+  const Outcome o = w.nibble(arguments + " --resume");
+  EXPECT_EQ(o.code, 3) << o.output;
+  EXPECT_EQ(verdict_of(w).dump(1), first.dump(1));
 }
 
 TEST(Validate, AProtocolCannotBeChangedUnderARunInProgress) {
   const Workspace w;
-  w.nibble(kShort, "timeout -s KILL 1");
+  kill_when_there_is(w, "candidate/metrics.jsonl", kShort);
   const Outcome o = w.nibble(std::string(kShort) + " --resume --set protocol.limit=0.5");
   EXPECT_EQ(o.code, 2) << o.output;
   EXPECT_NE(o.output.find("protocol"), std::string::npos) << o.output;
+}
+
+TEST(Validate, ArmsThatSawOtherBatchesAreNotCompared) {
+  const Workspace w;
+  w.nibble(kShort);
+  std::string log = w.read("runs/tiny/baseline/metrics.jsonl");
+  const std::size_t hash = log.find("\"batch_hash\":\"") + 15;
+  log[hash] = log[hash] == '0' ? '1' : '0';
+  w.write("runs/tiny/baseline/metrics.jsonl", log);
+  const Outcome o = w.nibble(std::string(kShort) + " --resume");
+  EXPECT_EQ(o.code, 1) << o.output;
+  EXPECT_NE(o.output.find("different batches in step 1"), std::string::npos) << o.output;
+}
+
+TEST(Validate, EveryArmsConfigurationIsItsOwn) {
+  const Workspace w;
+  w.nibble(kShort);
+  EXPECT_NE(w.read("runs/tiny/baseline/run.toml").find("recipe = \"bf16\""), std::string::npos);
+  EXPECT_NE(w.read("runs/tiny/candidate/run.toml").find("recipe = \"nvfp4\""), std::string::npos);
+  EXPECT_NE(w.read("runs/tiny/candidate/run.toml"), w.read("runs/tiny/candidate_aa/run.toml"));
+  const Outcome o = w.nibble("train runs/tiny/candidate_aa/run.toml --set training.name=alone");
+  EXPECT_EQ(o.code, 0) << o.output;
 }
 
 }  // namespace

@@ -67,6 +67,14 @@ TEST(Help, EveryVerbHasHelpAndTheVersionIsPrinted) {
     EXPECT_EQ(o.code, 0) << o.output;
     EXPECT_NE(o.output.find("--help"), std::string::npos) << verb;
   }
+  const Outcome list = w.nibble("help");
+  EXPECT_EQ(list.code, 0);
+  for (const char* word : {"validate", "verify-model", "Exit codes"})
+    EXPECT_NE(list.output.find(word), std::string::npos) << word << list.output;
+  EXPECT_EQ(w.nibble("").code, 2);
+  EXPECT_NE(w.nibble("help presets").output.find("paper-12b"), std::string::npos);
+  EXPECT_NE(w.nibble("help config").output.find("training.steps"), std::string::npos)
+      << w.nibble("help config").output;
   EXPECT_NE(w.nibble("--version").output.find("nibble "), std::string::npos);
 }
 

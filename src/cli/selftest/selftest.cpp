@@ -66,4 +66,14 @@ std::vector<SelfTestResult> run_self_tests(Stream& stream, std::string_view faul
   return results;
 }
 
+void require_sound_quantisation(Stream& stream) {
+  for (const SelfTest& test : self_tests()) {
+    const std::string_view name = test.name;
+    if (name != "stochastic rounding" && name != "non-finite" && name != "nvfp4 gemm") continue;
+    const SelfTestResult r = run_self_test(test, stream);
+    check(r.passed, "the self-test \"{}\" fails on this machine: {}. {} `nibble doctor` runs all of them",
+          r.name, r.detail, r.remedy);
+  }
+}
+
 }  // namespace nibble

@@ -39,6 +39,11 @@ SelfTestResult run_self_test(const SelfTest& test, Stream& stream, bool fault = 
 /// Throws Error{Usage} when there is no test of that name.
 std::vector<SelfTestResult> run_self_tests(Stream& stream, std::string_view faulty = {});
 
+/// The start-up check of a run that quantises: stochastic rounding, NaN detection and the NVFP4 product on
+/// this machine, a twentieth of a second together. Throws Error{Runtime} naming the failed test and the
+/// remedy: a machine on which rounding is wrong trains to a wrong answer in silence.
+void require_sound_quantisation(Stream& stream);
+
 namespace selftest {
 
 // selftest_codecs.cpp: numbers and random bits, no backend involved.

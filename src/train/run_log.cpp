@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_log.h"
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Calls take(line) for every whole line.
+void for_each_line(const fs::path& path, const std::function<void(const Json&)>& take) {
+  const std::string text = read_file(path);
+  std::size_t start = 0;
+  for (int line = 1; start < text.size(); ++line) {
+    const auto end = text.find('\n', start);
+    if (end == std::string::npos) return;
+    try {
+      take(Json::parse(text.begin() + static_cast<std::ptrdiff_t>(start),
+                       text.begin() + static_cast<std::ptrdiff_t>(end)));
+    } catch (const Json::exception& e) {
+      fail("{} line {}: {}", path.string(), line, e.what());
+    }
+    start = end + 1;
+  }
+}
+
+/// A number, or one of the strings that stand for what JSON cannot say.
+double number(const Json& j) {
+  if (j.is_number()) return j.get<double>();
+  const auto text = j.get<std::string>();
+  if (text == "Infinity") return std::numeric_limits<double>::infinity();
+  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+HeaderEvent header_from(const Json& j) {
+  HeaderEvent h;
+  check(j.at("schema") == 1, "the log has schema {}, this binary reads 1", j.at("schema").dump());
+  h.run = j.at("run"), h.arm = j.at("arm"), h.recipe = j.at("recipe"), h.backend = j.at("backend");
+  h.version = j.at("version"), h.protocol = j.at("protocol"), h.config = j.at("config");
+  h.data = j.at("data"), h.init = j.at("init");
+  h.seed = std::stoull(j.at("seed").get<std::string>());
+  h.sr_seed = std::stoull(j.at("sr_seed").get<std::string>());
+  h.steps = j.at("steps"), h.tokens_per_step = j.at("tokens_per_step"), h.parameters = j.at("parameters");
+  h.warmup_steps = j.at("warmup_steps"), h.decay_start = j.at("decay_start"), h.emulated = j.at("emulated");
+  return h;
+}
+
+TrainEvent train_from(const Json& j) {
+  TrainEvent e{.step = j.at("step"), .tokens = j.at("tokens"), .loss = number(j.at("loss"))};
+  e.lr = number(j.at("lr")), e.grad_norm = number(j.at("grad_norm"));
+  e.tokens_per_s = number(j.at("tokens_per_s")), e.step_ms = number(j.at("step_ms"));
+  if (j.contains("mfu")) e.mfu = number(j.at("mfu"));
+  e.batch_hash = std::stoull(j.at("batch_hash").get<std::string>(), nullptr, 16);
+  return e;
+}
+
+EvalEvent eval_from(const Json& j) {
+  EvalEvent e{.step = j.at("step"), .tokens = j.at("tokens"), .loss = number(j.at("loss"))};
+  e.eval_tokens = j.at("eval_tokens"), e.set = j.at("set");
+  return e;
+}
+
+OperandName where_from(const Json& j) {
+  return {j.at("layer"), j.at("block"), j.at("gemm"), j.at("operand")};
+}
+
+AlarmEvent alarm_from(const Json& j) {
+  AlarmEvent e;
+  e.step = j.at("step"), e.severity = severity_from(j.at("severity")), e.rule = j.at("rule");
+  e.where = where_from(j), e.text = j.at("text");
+  return e;
+}
+
+QuantEvent quant_from(const Json& j) {
+  QuantEvent e{.step = j.at("step"), .where = where_from(j), .format = j.at("format")};
+  e.amax = number(j.at("amax")), e.amax_drift = number(j.at("amax_drift")),
+  e.flushed = number(j.at("flushed"));
+  e.saturated = number(j.at("saturated")), e.zero_blocks = number(j.at("zero_blocks"));
+  e.scale_max = number(j.at("scale_max")), e.scale_subnormal = number(j.at("scale_subnormal"));
+  e.scale_zero = number(j.at("scale_zero")), e.sqnr_db = number(j.at("sqnr_db"));
+  e.mse = number(j.at("mse")), e.bias = number(j.at("bias"));
+  e.scale_log2 = j.at("scale_log2").get<std::array<std::int64_t, 16>>();
+  return e;
+}
+
+template <class Event>
+std::vector<Event> in_order(std::map<std::int64_t, Event>& by_step) {
+  std::vector<Event> out;
+  for (auto& [step, event] : by_step) out.push_back(std::move(event));
+  return out;
+}
+
+}  // namespace
+
+RunLog read_run_log(const fs::path& path) {
+  RunLog log;
+  std::map<std::int64_t, TrainEvent> train;
+  std::map<std::int64_t, EvalEvent> evaluations;
+  for_each_line(path, [&](const Json& j) {
+    const auto type = j.at("type").get<std::string>();
+    if (type == "header") {
+      log.header = header_from(j);
+    } else if (type == "train") {
+      train[j.at("step")] = train_from(j);
+    } else if (type == "val" && j.at("set") == "validation") {
+      evaluations[j.at("step")] = eval_from(j);
+    } else if (type == "alarm") {
+      log.alarms.push_back(alarm_from(j));
+    } else if (type == "switch") {
+      log.switches.push_back({j.at("step"), j.at("from"), j.at("to"), j.at("what")});
+    }
+  });
+  log.train = in_order(train);
+  log.evaluations = in_order(evaluations);
+  return log;
+}
+
+std::vector<QuantEvent> read_telemetry_log(const fs::path& path) {
+  std::vector<QuantEvent> out;
+  for_each_line(path, [&](const Json& j) {
+    if (j.at("type") == "tensor") out.push_back(quant_from(j));
+  });
+  return out;
+}
+
+}  // namespace nibble
