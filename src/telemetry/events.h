@@ -98,6 +98,7 @@ struct AlarmEvent {
   std::string rule;  ///< amax_drift, flushed, sqnr, gemm_mismatch, non_finite, ...
   OperandName where;
   std::string text;  ///< a sentence for a person
+  std::string arm;   ///< folder of the arm that raised it; empty outside a comparison and in an arm's own log
   bool operator==(const AlarmEvent&) const = default;
 };
 
