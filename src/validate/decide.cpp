@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "base/error.h"
 
 namespace nibble {
 namespace {
+
+constexpr const char* kNonFinite = "non_finite";
+constexpr const char* kBrokenLabel = "not finite";
 
 std::string percent(double share) { return fmt::format("{:+.2f} %", 100 * share); }
 std::string plain_percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
@@ -40,7 +45,7 @@ Outcome judge(const WindowResult& w, bool assumed) {
   return Outcome::Inconclusive;
 }
 
-WindowResult window_result(const Protocol& p, const Evidence& e, const DecisionWindow& window, double& sigma,
+WindowResult window_result(const Protocol& p, const Evidence& e, const DecisionWindow& window,
                            std::string& source) {
   WindowResult w{.name = window.name, .after_step = window.after_step, .last_step = window.last_step};
   w.limit = window.limit;
@@ -55,9 +60,9 @@ WindowResult window_result(const Protocol& p, const Evidence& e, const DecisionW
     const double aa = mean(gaps_in(paired_gaps(first.baseline, first.candidate_aa), window));
     w.two_arm_gap = (w.pair_gaps.front() + aa) / 2;
   }
-  const Noise noise = noise_of(e.pairs, window, p.noise, sigma);
+  const Noise noise = noise_of(e.pairs, window, p.noise);
   w.sigma = noise.sigma, w.aa_rms = noise.aa_rms;
-  sigma = noise.sigma, source = noise.source;
+  source = noise.source;
   const double error = noise.sigma / std::sqrt(static_cast<double>(e.pairs.size()));
   const double two_sided = quantile(0.975, noise.degrees) * error;
   const double one_sided = quantile(p.confidence, noise.degrees) * error;
@@ -75,6 +80,7 @@ void set_identical(Verdict& v) {
     w.outcome = Outcome::Pass;
   }
   v.noise_source = "none: the arms agree in every bit of every evaluation";
+  v.claim = fmt::format("nothing about {}: both arms computed the same", v.candidate.recipe);
 }
 
 void copy_headline(Verdict& v) {
@@ -104,7 +110,9 @@ void explain_windows(Verdict& v, const Protocol& p) {
       "In the {} window the gap is {} (one-sided {:.0f} % bounds {} and {}, noise of one pair {})", w.name,
       percent(w.gap), 100 * p.confidence, percent(w.bounds[0]), percent(w.bounds[1]), plain_percent(w.sigma));
   if (v.identical) {
-    v.reason = "The arms are identical: the gap is exactly 0 at every evaluation.";
+    v.reason =
+        "The arms are identical: the gap is exactly 0 at every evaluation. Both arms computed the same: "
+        "nothing was quantised or the recipe changed nothing.";
   } else if (v.outcome == Outcome::Pass) {
     v.reason = fmt::format("{}; its upper bound is below the limit of {}{}.", gap, plain_percent(w.limit),
                            v.windows.size() > 1 ? ", and so in every window" : "");
@@ -131,14 +139,19 @@ void explain_windows(Verdict& v, const Protocol& p) {
   }
 }
 
-void apply_abort(Verdict& v, const Protocol& p, const AbortRecord& a) {
-  v.outcome = Outcome::Aborted;
-  v.abort = a, v.relative_gap = a.gap, v.step = a.step, v.tokens = a.tokens, v.limit = p.abort.limit;
+/// Without a decision window behind it a verdict has only the assumed noise.
+void assume_noise(Verdict& v, const Protocol& p) {
   v.noise_floor = std::max(v.noise_floor, p.noise.assumed_sigma);
   if (v.noise_source.empty()) {
     v.noise_source =
-        fmt::format("assumed {}: aborted before its decision windows", plain_percent(v.noise_floor));
+        fmt::format("assumed {}: ended before its decision windows", plain_percent(v.noise_floor));
   }
+}
+
+void apply_sustained_gap(Verdict& v, const Protocol& p, const AbortRecord& a) {
+  v.outcome = Outcome::Aborted;
+  v.abort = a, v.relative_gap = a.gap, v.step = a.step, v.tokens = a.tokens, v.limit = p.abort.limit;
+  assume_noise(v, p);
   const double reach = quantile(0.975, 0) * v.noise_floor;
   v.gap_ci95 = {a.gap - reach, a.gap + reach};
   v.inside_noise = false, v.label = "measurably worse";
@@ -149,13 +162,17 @@ void apply_abort(Verdict& v, const Protocol& p, const AbortRecord& a) {
 }
 
 void apply_faults(Verdict& v) {
-  const auto is_fault = [](const AlarmEvent& a) { return a.severity == Severity::Fault; };
+  const bool broke = v.label == kBrokenLabel;
+  const auto is_fault = [broke](const AlarmEvent& a) {
+    return a.severity == Severity::Fault && !(broke && a.rule == kNonFinite);
+  };
   const auto count = std::count_if(v.alarms.begin(), v.alarms.end(), is_fault);
   if (count == 0) return;
   const auto& first = *std::find_if(v.alarms.begin(), v.alarms.end(), is_fault);
-  const std::string fault = fmt::format("{} numerical fault{} raised, the first at step {}: {}", count,
-                                        count == 1 ? " was" : "s were", first.step, first.text);
-  if (v.outcome == Outcome::Aborted) {
+  const std::string fault = fmt::format("{} numerical fault{} raised, the first at step {}{}: {}", count,
+                                        count == 1 ? " was" : "s were", first.step,
+                                        first.arm.empty() ? "" : " of the " + first.arm, first.text);
+  if (v.outcome == Outcome::Aborted || broke) {
     v.reason += " Also " + fault + ".";
     return;
   }
@@ -166,21 +183,69 @@ void apply_faults(Verdict& v) {
   v.more_data = "Mend the fault and run again; more data cannot help.";
 }
 
-bool has_non_finite(const Evidence& e, std::int64_t& step) {
+/// A candidate whose values stopped being finite: where, and what is known.
+struct Breakdown {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+  std::string arm;
+  std::string what;  ///< layer, GEMM and operand where an alarm names them
+  double last_gap = std::numeric_limits<double>::quiet_NaN();  ///< of that arm, before
+};
+
+std::string folder(const PairData& pair, const char* arm) {
+  return pair.pair == 1 ? arm : fmt::format("pair_{:02}/{}", pair.pair, arm);
+}
+
+double last_finite_gap(const PairData& pair, const std::vector<EvalPoint>& arm) {
+  double last = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& g : paired_gaps(pair.baseline, arm)) {
+    if (!std::isfinite(g.gap)) break;
+    last = g.gap;
+  }
+  return last;
+}
+
+/// The abort that says so, or the first evaluation whose loss is not finite.
+std::optional<Breakdown> breakdown(const Evidence& e) {
+  const bool ended = e.abort && e.abort->rule == kNonFinite;
   for (const auto& pair : e.pairs) {
-    for (const auto* arm : {&pair.candidate, &pair.candidate_aa}) {
+    for (const auto& [name, arm] :
+         {std::pair("candidate", &pair.candidate), std::pair("candidate_aa", &pair.candidate_aa)}) {
+      const std::string directory = folder(pair, name);
+      if (ended && directory == e.abort->arm) {
+        return Breakdown{e.abort->step, e.abort->tokens, directory, "", last_finite_gap(pair, *arm)};
+      }
       for (const auto& point : *arm) {
         if (std::isfinite(point.loss)) continue;
-        step = point.step;
-        return true;
+        return Breakdown{point.step, point.tokens, directory, "its validation loss is not finite",
+                         last_finite_gap(pair, *arm)};
       }
     }
   }
-  return false;
+  if (ended)
+    return Breakdown{.step = e.abort->step, .tokens = e.abort->tokens, .arm = e.abort->arm, .what = ""};
+  return {};
+}
+
+void apply_breakdown(Verdict& v, const Protocol& p, Breakdown b) {
+  const auto names_it = [&](const AlarmEvent& a) {
+    return a.rule == kNonFinite && (a.arm.empty() || a.arm == b.arm);
+  };
+  const auto alarm = std::find_if(v.alarms.begin(), v.alarms.end(), names_it);
+  if (alarm != v.alarms.end()) b.what = alarm->text;
+  v.outcome = Outcome::Fail, v.label = kBrokenLabel;
+  v.step = b.step, v.tokens = b.tokens, v.relative_gap = b.last_gap;
+  v.gap_ci95.fill(std::numeric_limits<double>::quiet_NaN());
+  v.inside_noise = false, v.more_data = "Mend the breakdown and run again; more data cannot help.";
+  assume_noise(v, p);
+  v.reason =
+      fmt::format("At step {} the {} was no longer finite{}; {}.", b.step,
+                  b.arm.empty() ? "candidate" : b.arm, b.what.empty() ? "" : ": " + b.what,
+                  std::isfinite(b.last_gap) ? fmt::format("its last gap before was {}", percent(b.last_gap))
+                                            : std::string("no earlier evaluation of it is known"));
 }
 
 void judge_windows(Verdict& v, const Protocol& p, const Evidence& e) {
-  double sigma = 0;
   for (const auto& window : p.windows) {
     const bool reached = std::all_of(e.pairs.begin(), e.pairs.end(), [&](const PairData& pair) {
       return !pair.candidate.empty() && pair.candidate.back().step >= window.last_step;
@@ -191,7 +256,7 @@ void judge_windows(Verdict& v, const Protocol& p, const Evidence& e) {
             window.name);
       break;
     }
-    v.windows.push_back(window_result(p, e, window, sigma, v.noise_source));
+    v.windows.push_back(window_result(p, e, window, v.noise_source));
   }
   if (v.windows.empty()) return;
   if (std::all_of(e.pairs.begin(), e.pairs.end(), identical)) set_identical(v);
@@ -245,17 +310,18 @@ Verdict decide(const Protocol& p, const Evidence& e) {
                               v.pairs == 1 ? "for this seed" : "for these two seeds");
   v.caveats = small_run_caveats(p.parameters, p.steps * p.tokens_per_step, v.pairs);
 
-  std::int64_t bad_step = 0;
-  if (has_non_finite(e, bad_step)) {
-    v.outcome = Outcome::Fail;
-    v.label = "not finite";
-    v.relative_gap = HUGE_VAL;
-    v.reason = fmt::format("The candidate's validation loss is not finite at step {}.", bad_step);
-    return v;
+  if (const auto broke = breakdown(e)) {
+    v.abort = e.abort;
+    if (v.abort && v.abort->rule == kNonFinite) {
+      // No threshold was crossed, so there is none to print.
+      v.abort->gap = broke->last_gap, v.abort->threshold = std::numeric_limits<double>::quiet_NaN();
+    }
+    apply_breakdown(v, p, *broke);
+  } else {
+    judge_windows(v, p, e);
+    v.extra_tokens = extra_tokens(first.baseline, first.candidate);
+    if (e.abort) apply_sustained_gap(v, p, *e.abort);
   }
-  judge_windows(v, p, e);
-  v.extra_tokens = extra_tokens(first.baseline, first.candidate);
-  if (e.abort) apply_abort(v, p, *e.abort);
   apply_faults(v);
   return v;
 }

@@ -25,9 +25,10 @@ struct Evidence {
 ///   PASS          mu + q s / sqrt(n) <  limit
 ///   FAIL          mu - q s / sqrt(n) >  limit
 ///   INCONCLUSIVE  otherwise, and also where the noise is only assumed
-/// The whole is the worst window. Over it stand: an abort (ABORTED), a candidate loss that is not finite and
-/// an alarm of severity Fault (FAIL: the arm did not compute what its recipe says). Identical arms have a gap
-/// of exactly 0, no noise, and PASS with the label "identical".
+/// The whole is the worst window. Over it stand: the abort rule (ABORTED), values or a loss of a candidate
+/// that are not finite (FAIL, also when that ended the arm) and an alarm of severity Fault (FAIL: the arm did
+/// not compute what its recipe says). Identical arms have a gap of exactly 0, no noise, and PASS with the
+/// label "identical": both computed the same, so nothing is claimed about the recipe.
 /// Evaluations of one pair are not independent (their correlation is 0.8 at any lag), so more evaluations in
 /// a window do not narrow the interval; more pairs do. Source: [MLPERF51]. Throws Error when evaluations are
 /// missing without an abort.

@@ -92,7 +92,8 @@ struct ScheduleInput {
 };
 
 /// stable = the last 10 % of the steps before the decay (absent without a decay), final = the last 5 % of the
-/// run; each at least `window_evals` steps wide. Throws a usage error for a run too short to hold both.
+/// run; each at least `window_evals` steps wide. Throws a usage error for a run too short to hold both, which
+/// names the training.steps that would do with the same warm-up and the same share of decay.
 std::vector<DecisionWindow> decision_windows(const ScheduleInput& in, double limit);
 
 /// Every 5 % of the run, and `window_evals` evenly spaced steps in each window, its last step included.
@@ -108,8 +109,15 @@ struct ProtocolInput {
   double limit = 0;  ///< 0: from the model's size
 };
 
+/// The A/A arm's stochastic-rounding seed: (sr_seed xor K) mod 2^53 with K = 0x1779B97F4A7C15. Below 2^53, so
+/// that TOML, JSON and a double hold it. It is never the candidate's seed nor that of pair 2, 3, ...
+/// (sr_seed + 1, ...): K's highest bit is bit 52, so for seeds below 2^53 the two differ by at least
+/// 2^53 - K > 2^50, and seeds from 2^53 on are larger than any result.
+std::uint64_t aa_sr_seed(std::uint64_t sr_seed);
+
 /// Arms, seeds, evaluations, windows, limits and the abort multiplier. Pair p trains with seed + p - 1; the
-/// A/A arm differs from the first candidate in the stochastic-rounding seed alone.
+/// A/A arm differs from the first candidate in the stochastic-rounding seed alone and runs right after it, so
+/// that an abort in a later pair does not cost the noise.
 Protocol make_protocol(const ProtocolInput& in);
 
 /// JSON with sorted keys: the text that is frozen as protocol.json and hashed.
@@ -119,7 +127,8 @@ Protocol protocol_from_text(const std::string& text);
 std::string protocol_hash(const Protocol& p);
 
 /// Sentences that are printed whenever the run is too small or too short to carry a claim about NVFP4 at
-/// scale; empty for a large run. Sources: [TINY] [QUARTET2].
+/// scale; empty for a large run. The first sentence of each stands alone. Sources: sizes of the gap
+/// [QUARTET2] [MLPERF51]; ingredients that do not separate at this size [ORDERING], that do at 12 B [NVFP4].
 std::vector<std::string> small_run_caveats(std::int64_t parameters, std::int64_t tokens, int pairs);
 
 }  // namespace nibble

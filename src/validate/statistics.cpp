@@ -93,8 +93,7 @@ double quantile(double probability, int degrees) {
   return boost::math::quantile(boost::math::students_t(degrees), probability);
 }
 
-Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule,
-               double earlier_sigma) {
+Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule) {
   Noise noise;
   std::vector<double> aa_squares;
   for (const auto& p : pairs) {
@@ -114,17 +113,16 @@ Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window,
     return noise;
   }
   const double measured = noise.aa_rms ? rule.aa_factor * *noise.aa_rms : 0;
-  noise.sigma = std::max({measured, earlier_sigma, rule.assumed_sigma});
+  noise.sigma = std::max(measured, rule.assumed_sigma);
   noise.assumed = !noise.aa_rms;
   if (noise.assumed) {
     noise.source = fmt::format("assumed {:.2f} %: no A/A arm was run", 100 * rule.assumed_sigma);
-  } else if (measured >= std::max(earlier_sigma, rule.assumed_sigma)) {
+  } else if (measured >= rule.assumed_sigma) {
     noise.source = fmt::format("{:.1f} x rms of the candidate's A/A gap ({:.2f} %)", rule.aa_factor,
                                100 * *noise.aa_rms);
   } else {
     noise.source =
-        fmt::format("{} ({:.2f} %), above {:.1f} x rms of the candidate's A/A gap ({:.2f} %)",
-                    earlier_sigma > rule.assumed_sigma ? "the earlier window's noise" : "the least assumed",
+        fmt::format("the least assumed ({:.2f} %), above {:.1f} x rms of the candidate's A/A gap ({:.2f} %)",
                     100 * noise.sigma, rule.aa_factor, 100 * *noise.aa_rms);
   }
   return noise;

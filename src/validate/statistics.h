@@ -56,13 +56,11 @@ struct Noise {
   bool assumed = false;  ///< neither an A/A arm nor three pairs
 };
 
-/// One or two pairs: max(2.3 x rms of the candidate's A/A gap in this window, the same of `earlier`, 0.30 %);
-/// from three pairs on the sample sd of the pairs' window means. A pair's A/A gap is the candidate with
-/// another stochastic-rounding key against the candidate; the factor is what such a gap understates
-/// (two 4-bit runs share their deterministic forward rounding). The noise of an earlier window is never
-/// forgotten, since trajectories only move apart.
-Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule,
-               double earlier_sigma);
+/// One or two pairs: max(2.3 x rms of the candidate's A/A gap in this window, 0.30 %); from three pairs on
+/// the sample sd of the pairs' window means. Each window is measured by itself. A pair's A/A gap is the
+/// candidate with another stochastic-rounding key against the candidate; the factor is what such a gap
+/// understates (two 4-bit runs share their deterministic forward rounding).
+Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule);
 
 /// How many more tokens, as a share, the worse arm needed for the same loss at the end: at the candidate's
 /// last evaluation (T tokens, loss c) the baseline's running minimum, interpolated linearly in tokens,

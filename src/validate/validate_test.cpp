@@ -98,6 +98,58 @@ TEST(Protocol, ARunTooShortForItsWindowsIsAUsageError) {
   }
 }
 
+TEST(Protocol, ARunTooShortIsToldHowManyStepsWouldDo) {
+  for (const std::int64_t decay_start : {6, 8}) {
+    auto in = quickstart();
+    in.schedule = {.steps = 8, .warmup_steps = 4, .decay_start = decay_start};
+    std::string text;
+    try {
+      make_protocol(in);
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    EXPECT_THAT(text, Not(HasSubstr("window_evals"))) << "no key of a configuration has this name";
+    const std::string key = "training.steps = ";
+    const auto at = text.find(key);
+    ASSERT_NE(at, std::string::npos) << text;
+    const std::int64_t steps = std::stoll(text.substr(at + key.size()));
+    const auto with = [&](std::int64_t n) {
+      auto longer = in;
+      longer.schedule.steps = n;
+      longer.schedule.decay_start = decay_start == 8 ? n : n - std::llround(0.25 * static_cast<double>(n));
+      return longer;
+    };
+    EXPECT_NO_THROW(make_protocol(with(steps))) << steps;
+    EXPECT_THROW(make_protocol(with(steps - 2)), Error) << steps << " is more than is needed";
+  }
+}
+
+TEST(Protocol, TheAAArmsRoundingSeedFitsAConfigurationAndIsNoOtherArms) {
+  for (const std::uint64_t seed : {0ull, 1ull, 2ull, (1ull << 53) - 1, 1ull << 53, (1ull << 63) - 200}) {
+    auto in = quickstart();
+    in.sr_seed = seed, in.pairs = 100;
+    const Protocol p = make_protocol(in);
+    std::uint64_t aa = 0;
+    for (const auto& arm : p.arms) {
+      if (arm.name == "candidate_aa") aa = arm.sr_seed;
+    }
+    EXPECT_LT(aa, 1ull << 53) << "a double must hold it";
+    for (const auto& arm : p.arms) {
+      if (arm.name == "candidate_aa") continue;
+      EXPECT_NE(arm.sr_seed, aa) << arm.directory;
+    }
+  }
+}
+
+TEST(Protocol, TheAAArmRunsRightAfterItsCandidate) {
+  auto in = quickstart();
+  in.pairs = 2;
+  std::vector<std::string> order;
+  for (const auto& arm : make_protocol(in).arms) order.push_back(arm.directory);
+  EXPECT_THAT(order, ::testing::ElementsAre("baseline", "candidate", "candidate_aa", "pair_02/baseline",
+                                            "pair_02/candidate"));
+}
+
 TEST(Protocol, TheAAArmDiffersInTheRoundingSeedAlone) {
   const Protocol p = make_protocol(quickstart());
   ASSERT_EQ(p.arms.size(), 3u);
@@ -113,10 +165,10 @@ TEST(Protocol, FurtherPairsHaveTheirOwnSeedsAndFolders) {
   in.pairs = 3;
   const Protocol p = make_protocol(in);
   EXPECT_EQ(p.pairs(), 3);
-  EXPECT_EQ(p.arms[2].directory, "pair_02/baseline");
-  EXPECT_EQ(p.arms[3].directory, "pair_02/candidate");
-  EXPECT_EQ(p.arms[2].seed, p.arms[3].seed);
-  EXPECT_NE(p.arms[2].seed, p.arms[0].seed);
+  EXPECT_EQ(p.arms[3].directory, "pair_02/baseline");
+  EXPECT_EQ(p.arms[4].directory, "pair_02/candidate");
+  EXPECT_EQ(p.arms[3].seed, p.arms[4].seed);
+  EXPECT_NE(p.arms[3].seed, p.arms[0].seed);
 }
 
 TEST(Protocol, ReadsBackFromItsTextWithTheSameHash) {
@@ -154,6 +206,14 @@ TEST(SmallRunCaveats, AreSilentForALargeRunAndNameTheIngredientsForASmallOne) {
   EXPECT_THAT(all, HasSubstr("this seed"));
 }
 
+TEST(SmallRunCaveats, NameTheRunsTheirFiguresComeFrom) {
+  std::string all;
+  for (const auto& c : small_run_caveats(2'400'000, 600'000, 1)) all += c + "\n";
+  EXPECT_THAT(all, HasSubstr("Quartet II"));
+  EXPECT_THAT(all, HasSubstr("MLPerf"));
+  EXPECT_THAT(all, HasSubstr("0.66 M parameters")) << "the setting of the project's own ordering test";
+}
+
 TEST(PairedGaps, ArePositiveWhenTheCandidateIsWorse) {
   const auto gaps = paired_gaps({{10, 100, 2.0}}, {{10, 100, 2.1}});
   EXPECT_NEAR(gaps[0].gap, 0.05, 1e-15);
@@ -173,23 +233,33 @@ TEST(Quantile, MatchesTables) {
 
 TEST(Noise, IsAssumedAtThreeTenthsOfAPercentWithoutAnAAArm) {
   const Protocol p = make_protocol(quickstart());
-  const Noise n = noise_of({pair_with(p, 0.006, 0, 1, false)}, p.windows[0], p.noise, 0);
+  const Noise n = noise_of({pair_with(p, 0.006, 0, 1, false)}, p.windows[0], p.noise);
   EXPECT_DOUBLE_EQ(n.sigma, 0.003);
   EXPECT_TRUE(n.assumed);
 }
 
 TEST(Noise, IsTwoPointThreeTimesTheAAGapAndNeverBelowTheFloor) {
   const Protocol p = make_protocol(quickstart());
-  EXPECT_NEAR(noise_of({pair_with(p, 0.006, 0.005)}, p.windows[0], p.noise, 0).sigma, 2.3 * 0.005, 1e-12);
-  EXPECT_DOUBLE_EQ(noise_of({pair_with(p, 0.006, 1e-6)}, p.windows[0], p.noise, 0).sigma, 0.003);
-  EXPECT_DOUBLE_EQ(noise_of({pair_with(p, 0.006, 1e-6)}, p.windows[1], p.noise, 0.008).sigma, 0.008);
+  EXPECT_NEAR(noise_of({pair_with(p, 0.006, 0.005)}, p.windows[0], p.noise).sigma, 2.3 * 0.005, 1e-12);
+  EXPECT_DOUBLE_EQ(noise_of({pair_with(p, 0.006, 1e-6)}, p.windows[0], p.noise).sigma, 0.003);
+}
+
+TEST(Noise, OfAWindowIsMeasuredInThatWindowAlone) {
+  const Protocol p = make_protocol(quickstart());
+  PairData pair = pair_with(p, 0.006, 0.005);
+  for (std::size_t i = 0; i < pair.candidate.size(); ++i) {
+    if (pair.candidate[i].step > p.windows[0].last_step) pair.candidate_aa[i] = pair.candidate[i];
+  }
+  const Verdict v = decide(p, {.pairs = {pair}});
+  EXPECT_NEAR(v.windows[0].sigma, 2.3 * 0.005, 1e-12);
+  EXPECT_DOUBLE_EQ(v.windows[1].sigma, 0.003);
 }
 
 TEST(Noise, IsThePairsOwnSpreadFromThreePairsOn) {
   const Protocol p = make_protocol(quickstart());
   const Noise n =
       noise_of({pair_with(p, 0.01, 0.5, 1), pair_with(p, 0.02, 0.5, 2), pair_with(p, 0.03, 0.5, 3)},
-               p.windows[1], p.noise, 0);
+               p.windows[1], p.noise);
   EXPECT_NEAR(n.sigma, 0.01, 1e-12);
   EXPECT_EQ(n.degrees, 2);
 }
@@ -293,6 +363,12 @@ TEST(Decide, IdenticalArmsHaveAGapOfExactlyZero) {
   EXPECT_EQ(*v.extra_tokens, 0.0);
 }
 
+TEST(Decide, IdenticalArmsClaimNothingAboutTheRecipe) {
+  const Verdict v = judged(0, 0);
+  EXPECT_THAT(v.reason, HasSubstr("nothing was quantised or the recipe changed nothing"));
+  EXPECT_THAT(v.claim, HasSubstr("nothing about nvfp4"));
+}
+
 TEST(Decide, OneDifferentBitIsNotIdentical) {
   const Protocol p = make_protocol(quickstart());
   PairData pair = pair_with(p, 0, 0);
@@ -379,6 +455,67 @@ TEST(Decide, AnAbortNeedsNoFurtherEvaluations) {
   EXPECT_THROW(decide(p, {.pairs = {pair}}), Error) << "evaluations are missing without a reason";
 }
 
+/// A candidate that broke in step 100: its arm ends with an error, and its later evaluations do not exist.
+Evidence broken_at_100(const Protocol& p) {
+  Evidence e{.pairs = {pair_with(p, 0.02, 0, 1, false)}};
+  std::erase_if(e.pairs[0].candidate, [](const EvalPoint& point) { return point.step > 100; });
+  e.abort =
+      AbortRecord{.step = 100, .tokens = 100 * p.tokens_per_step, .rule = "non_finite", .arm = "candidate"};
+  e.alarms = {{100,
+               Severity::Fault,
+               "non_finite",
+               {},
+               "blocks.1.mlp.up dgrad operand dy holds a value that is not finite"}};
+  return e;
+}
+
+TEST(Decide, ABrokenCandidateFailsAndSaysWhatBroke) {
+  const Protocol p = make_protocol(quickstart());
+  const Verdict v = decide(p, broken_at_100(p));
+  EXPECT_EQ(v.outcome, Outcome::Fail);
+  EXPECT_EQ(exit_code(v.outcome), 3);
+  EXPECT_EQ(v.label, "not finite");
+  EXPECT_THAT(v.reason, HasSubstr("step 100"));
+  EXPECT_THAT(v.reason, HasSubstr("blocks.1.mlp.up dgrad operand dy"));
+  EXPECT_THAT(v.reason, Not(HasSubstr("stood above")));
+  EXPECT_THAT(v.reason, Not(HasSubstr("numerical fault"))) << "the same fault is told twice";
+  EXPECT_NEAR(v.relative_gap, 0.02, 1e-12) << "the last evaluation both arms have";
+  EXPECT_EQ(v.step, 100);
+  ASSERT_TRUE(v.abort);
+  EXPECT_EQ(v.abort->rule, "non_finite");
+  EXPECT_THAT(verdict_to_json(v), HasSubstr("\"threshold\": null")) << "none was crossed";
+}
+
+TEST(Decide, ACandidateThatBrokeBeforeItsFirstEvaluationHasNoGap) {
+  const Protocol p = make_protocol(quickstart());
+  Evidence e = broken_at_100(p);
+  e.pairs[0].candidate.clear();
+  const Verdict v = decide(p, e);
+  EXPECT_EQ(v.outcome, Outcome::Fail);
+  EXPECT_THAT(v.reason, HasSubstr("no earlier evaluation"));
+  const std::string text = verdict_to_json(v);
+  EXPECT_THAT(text, HasSubstr("\"relative_gap\": null"));
+  EXPECT_EQ(verdict_to_json(verdict_from_json(text)), text);
+}
+
+TEST(Decide, OtherFaultsOfABrokenCandidateAreTold) {
+  const Protocol p = make_protocol(quickstart());
+  Evidence e = broken_at_100(p);
+  e.alarms.push_back({90, Severity::Fault, "gemm_mismatch", {}, "blocks.1.mlp.up wgrad: differs"});
+  EXPECT_THAT(decide(p, e).reason, HasSubstr("blocks.1.mlp.up wgrad"));
+}
+
+TEST(Decide, ANonFiniteEvaluationKeepsTheLastGapAndTheAlarms) {
+  const Protocol p = make_protocol(quickstart());
+  Evidence e{.pairs = {pair_with(p, 0.02, 0.001)}};
+  e.pairs[0].candidate[5].loss = std::nan("");
+  e.alarms = {{3, Severity::Warning, "flushed", {}, "text"}};
+  const Verdict v = decide(p, e);
+  EXPECT_NEAR(v.relative_gap, 0.02, 1e-12);
+  EXPECT_EQ(v.step, p.eval_steps[5]);
+  EXPECT_EQ(v.alarms.size(), 1u);
+}
+
 TEST(Decide, ANonFiniteCandidateFails) {
   const Protocol p = make_protocol(quickstart());
   PairData pair = pair_with(p, 0.001, 0.001);
@@ -439,6 +576,14 @@ TEST(Verdict, ReadsBackFromItsJson) {
     EXPECT_THAT(text, HasSubstr(key));
   }
   EXPECT_THROW(verdict_from_json("{}"), Error);
+}
+
+TEST(Verdict, AlarmsNameTheirArm) {
+  Verdict v = judged(0.006, 0.004);
+  v.alarms = {{.step = 12, .rule = "flushed", .text = "text", .arm = "pair_02/candidate"}};
+  const std::string text = verdict_to_json(v);
+  EXPECT_THAT(text, HasSubstr("\"arm\": \"pair_02/candidate\""));
+  EXPECT_EQ(verdict_from_json(text).alarms, v.alarms);
 }
 
 TEST(Verdict, ExitCodesAreTheDocumentedOnes) {

@@ -67,6 +67,7 @@ WindowResult window_from(const json& j) {
 
 json to_json(const AlarmEvent& a) {
   return {{"step", a.step},
+          {"arm", a.arm},
           {"severity", name(a.severity)},
           {"rule", a.rule},
           {"layer", a.where.layer},
@@ -77,11 +78,9 @@ json to_json(const AlarmEvent& a) {
 }
 
 AlarmEvent alarm_from(const json& j) {
-  return {j.at("step"),
-          severity_from(j.at("severity")),
-          j.at("rule"),
-          {j.at("layer"), j.at("block"), j.at("gemm"), j.at("operand")},
-          j.at("text")};
+  return {j.at("step"), severity_from(j.at("severity")),
+          j.at("rule"), {j.at("layer"), j.at("block"), j.at("gemm"), j.at("operand")},
+          j.at("text"), j.value("arm", std::string())};
 }
 
 json to_json(const AbortRecord& a) {

@@ -50,16 +50,17 @@ struct WindowResult {
 struct AbortRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
-  double gap = 0;  ///< at the evaluation that fired
-  double threshold = 0;
-  std::string rule;  ///< sustained_gap, ...
+  double gap = 0;        ///< at the evaluation that fired; not used by non_finite
+  double threshold = 0;  ///< likewise
+  std::string rule;      ///< sustained_gap: the abort rule fired; non_finite: the arm's values broke
   std::string arm;
 };
 
 /// What verdict.json holds. Names of the first ten are stable; see docs and CHANGELOG before changing one.
 struct Verdict {
   Outcome outcome = Outcome::Inconclusive;
-  double relative_gap = 0;  ///< of the final window; of the last evaluation when aborted
+  /// Of the final window; of the last common evaluation when aborted or not finite, NaN when there is none.
+  double relative_gap = 0;
   std::array<double, 2> gap_ci95{};
   double noise_floor = 0;  ///< sigma of one pair
   double limit = 0;
@@ -68,8 +69,8 @@ struct Verdict {
   ArmResult baseline, candidate;  ///< of the first pair
   std::string rule;               ///< the rule as a sentence
 
-  std::string label;      ///< identical | indistinguishable | measurably worse | measurably better
-  std::string reason;     ///< why this outcome, as a sentence with the numbers
+  std::string label;   ///< identical | indistinguishable | measurably worse | measurably better | not finite
+  std::string reason;  ///< why this outcome, as a sentence with the numbers
   std::string more_data;  ///< what would decide an open question; empty when decided
   std::string claim;      ///< what the outcome is about: "this seed" or the recipe
   std::string noise_source;
