@@ -22,6 +22,8 @@ struct Options {
   int blocks = 6;
   bool fault = false;
   std::int64_t abort_at = 0;  ///< 0: the run ends
+  bool broken = false;        ///< the abort is a candidate that is no longer finite
+  int pairs = 1;              ///< from two on without an A/A arm
 };
 
 inline ProtocolInput protocol_input() {
@@ -140,22 +142,48 @@ inline void add_context(ReportData& d, int blocks) {
   c.bigram = BigramFigure{4.08, "BPE-1024, interpolated"};
 }
 
+/// Pairs 2 and up: arms whose gaps scatter around the first pair's.
+inline void add_pairs(ReportData& d, Evidence& e, const Options& o) {
+  for (int pair = 2; pair <= o.pairs; ++pair) {
+    for (const bool is_baseline : {true, false}) {
+      const double gap = is_baseline ? 0 : o.gap + 0.003 * wobble(pair, 11);
+      d.arms.push_back(
+          arm(d.protocol, is_baseline ? "baseline" : "candidate", gap, 10 * pair, d.protocol.steps));
+      d.arms.back().pair = pair;
+    }
+    e.pairs.push_back({pair, d.arms[d.arms.size() - 2].evals, d.arms.back().evals, {}});
+  }
+}
+
 inline ReportData comparison(const Options& o = {}) {
   ReportData d;
-  d.protocol = make_protocol(protocol_input());
+  ProtocolInput input = protocol_input();
+  input.pairs = o.pairs, input.aa_arm = o.pairs == 1;
+  d.protocol = make_protocol(input);
   d.protocol.contract = {{"data", "5f1c2ab90d3344e1"}, {"initial parameters", "8a00c1d2e3f40516"}};
   const std::int64_t last = o.abort_at > 0 ? o.abort_at : d.protocol.steps;
   d.arms.push_back(arm(d.protocol, "baseline", 0, 10, d.protocol.steps));
   d.arms.push_back(arm(d.protocol, "candidate", o.gap, 20, last));
   Evidence e;
   e.pairs.push_back({1, d.arms[0].evals, d.arms[1].evals, {}});
-  if (o.abort_at == 0) {
+  if (o.pairs > 1) {
+    add_pairs(d, e, o);
+  } else if (o.abort_at == 0) {
     d.arms.push_back(arm(d.protocol, "candidate_aa", o.gap + o.aa, 30, last));
     e.pairs[0].candidate_aa = d.arms[2].evals;
   } else {
     const auto& at = d.arms[1].evals.back();
     const double gap = paired_gaps(d.arms[0].evals, d.arms[1].evals).back().gap;
     e.abort = AbortRecord{at.step, at.tokens, gap, d.protocol.abort.limit, "sustained_gap", "candidate"};
+    if (o.broken) {
+      e.abort = AbortRecord{.step = at.step, .tokens = at.tokens, .rule = "non_finite", .arm = "candidate"};
+      e.alarms.push_back({at.step,
+                          Severity::Fault,
+                          "non_finite",
+                          {},
+                          "blocks.5.down dgrad operand dy holds a value that is not finite",
+                          "candidate"});
+    }
   }
   if (o.fault) {
     e.alarms.push_back(

@@ -43,9 +43,14 @@ std::string section(const std::string& title, const std::string& intro, const st
                      intro.empty() ? "" : "<p class='note'>" + intro + "</p>", body);
 }
 
+const char* gap_title(const Verdict& v) {
+  // Only a verdict whose windows were judged has a gap of its final window.
+  if (v.outcome == Outcome::Aborted) return "gap when aborted";
+  return v.windows.empty() ? "last gap before it broke" : "relative gap, final window";
+}
+
 std::string figures(const Verdict& v) {
-  std::string out =
-      figure(percent(v.relative_gap), v.abort ? "gap when aborted" : "relative gap, final window");
+  std::string out = figure(std::isfinite(v.relative_gap) ? percent(v.relative_gap) : "unknown", gap_title(v));
   if (!v.identical && std::isfinite(v.gap_ci95[0]) && std::isfinite(v.relative_gap)) {
     out += figure(fmt::format("{:+.2f} to {:+.2f} %", 100 * v.gap_ci95[0], 100 * v.gap_ci95[1]),
                   "95 % interval");
@@ -76,8 +81,9 @@ std::string alarm_list(const Verdict& v) {
   std::vector<AlarmEvent> alarms = v.alarms;
   std::stable_sort(alarms.begin(), alarms.end(), [](auto& a, auto& b) { return a.severity > b.severity; });
   for (std::size_t i = 0; i < std::min(kMost, alarms.size()); ++i) {
-    out += fmt::format("<div class='alarm {}'><b>{}</b> · step {} · {}</div>", name(alarms[i].severity),
-                       name(alarms[i].severity), alarms[i].step, escaped(alarms[i].text));
+    const AlarmEvent& a = alarms[i];
+    out += fmt::format("<div class='alarm {0}'><b>{0}</b> · {1}step {2} · {3}</div>", name(a.severity),
+                       a.arm.empty() ? "" : escaped(a.arm) + " · ", a.step, escaped(a.text));
   }
   if (alarms.size() > kMost)
     out += fmt::format("<p class='note'>and {} more in metrics.jsonl</p>", alarms.size() - kMost);
@@ -209,22 +215,48 @@ std::string environment_section(const ReportData& d) {
 }
 
 const char* kHowToRead =
-    "<ul><li>The gap is (candidate - baseline) / baseline of the validation loss: positive means that the "
+    "<li>The gap is (candidate - baseline) / baseline of the validation loss: positive means that the "
     "candidate is "
     "worse. NVIDIA's plots carry the opposite sign.</li>"
     "<li>All arms start from the same bytes, read the same batches and are evaluated in the same bf16 "
     "forward on the same "
     "sequences, so the gap is what training in the candidate's precision did to the weights.</li>"
-    "<li>The noise is measured by the A/A arm: the candidate again, with another stochastic-rounding key. A "
-    "baseline that "
-    "is disturbed by rounding noise understates it a hundredfold and is no substitute.</li>"
     "<li>Evaluations of one run move together, so averaging more of them hardly narrows the interval; more "
     "pairs do.</li>"
     "<li>Flushed: non-zero values that decode to zero. SQNR: signal to quantisation noise of the operand as "
     "it enters the "
     "GEMM (a Gaussian has about 20 dB to nearest, 17 dB stochastic). Drift: amax against its moving mean; a "
     "steady rise is "
-    "what ends runs.</li></ul>";
+    "what ends runs.</li>";
+
+const char* noise_text(const ReportData& d) {
+  if (spread_is_noise(d)) {
+    return "The noise is the spread of the pairs: each has its own seed, and its two arms share start and "
+           "batches, so what differs between the pairs' gaps is what another seed would change.";
+  }
+  if (!d.verdict.candidate_aa) {
+    return "The noise is assumed. An A/A arm, the candidate again with another stochastic-rounding key, "
+           "would "
+           "measure it.";
+  }
+  return "The noise is measured by the A/A arm: the candidate again, with another stochastic-rounding key. A "
+         "baseline that is disturbed by rounding noise understates it a hundredfold and is no substitute.";
+}
+
+std::string how_to_read(const ReportData& d) {
+  return fmt::format("<ul><li>{}</li>{}</ul>", noise_text(d), kHowToRead);
+}
+
+std::string noise_floor(const ReportData& d) {
+  if (spread_is_noise(d)) {
+    return "<h2>Noise: the spread of the pairs</h2><p class='note'>Mean gap of every pair in every decision "
+           "window.</p>" +
+           pair_table(d);
+  }
+  return "<h2>Noise floor: the A/A gap</h2><p class='note'>Candidate against itself, only the rounding key "
+         "differs.</p>" +
+         plot_aa(d);
+}
 
 std::string caveats_section(const Verdict& v) {
   if (v.caveats.empty()) return "";
@@ -258,12 +290,9 @@ std::string report_html(const ReportData& d) {
       "<section><div class='pair'><div><h2>Paired training loss</h2><p class='note'>Same batches, so the "
       "data's noise "
       "cancels.</p>" +
-      plot_training_difference(d) +
-      "</div><div><h2>Noise floor: the A/A gap</h2><p class='note'>Candidate against itself, only the "
-      "rounding key "
-      "differs.</p>" +
-      plot_aa(d) + "</div></div></section>\n" + telemetry_section(d) + plan_section(d) + arms_section(d) +
-      section("How to read this", "", kHowToRead) + caveats_section(d.verdict) + environment_section(d);
+      plot_training_difference(d) + "</div><div>" + noise_floor(d) + "</div></div></section>\n" +
+      telemetry_section(d) + plan_section(d) + arms_section(d) +
+      section("How to read this", "", how_to_read(d)) + caveats_section(d.verdict) + environment_section(d);
   return fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
       "content='width=device-width, "

@@ -219,7 +219,10 @@ std::string plot_gap(const ReportData& d) {
   plot.line(gaps, "cand"), plot.dots(gaps, 3.2, "cand");
   if (!gaps.empty()) plot.end_label(gaps.back().y, fmt::format("candidate {:+.2f} %", gaps.back().y), "cand");
   if (!other.empty()) plot.end_label(other.back().y, fmt::format("A/A {:+.2f} %", other.back().y), "aa");
-  if (v.abort) plot.mark(static_cast<double>(v.abort->tokens), "aborted", "fired");
+  if (v.abort) {
+    const bool aborted = v.outcome == Outcome::Aborted;
+    plot.mark(static_cast<double>(v.abort->tokens), aborted ? "aborted" : "not finite", "fired");
+  }
   return plot.svg("Relative gap of the candidate's validation loss to the baseline's") +
          "<div class='legend'>" + swatch("--cand", "candidate - baseline") +
          (other.empty() ? "" : swatch("--aa", "A/A arm - baseline")) +
@@ -270,6 +273,28 @@ std::string plot_aa(const ReportData& d) {
   return plot.svg("Gap between the candidate and the candidate with another rounding key") +
          "<div class='legend'>" + swatch("--aa", "same seed and batches, other stochastic-rounding key") +
          "</div>";
+}
+
+bool spread_is_noise(const ReportData& d) { return d.verdict.pairs >= d.protocol.noise.spread_from_pairs; }
+
+std::string pair_table(const ReportData& d) {
+  const auto& windows = d.verdict.windows;
+  if (windows.empty()) return "<p class='note'>No decision window was reached.</p>";
+  std::string head = "<tr><th>pair</th>", rows, means = "<tr><td>mean</td>",
+              spreads = "<tr><td>σ of one pair</td>";
+  for (const auto& w : windows) {
+    head += "<th class='n'>" + escaped(w.name) + "</th>";
+    means += fmt::format("<td class='n'>{:+.2f} %</td>", 100 * w.gap);
+    spreads += fmt::format("<td class='n'>{:.2f} %</td>", 100 * w.sigma);
+  }
+  for (std::size_t pair = 0; pair < windows.front().pair_gaps.size(); ++pair) {
+    rows += fmt::format("<tr><td>{}</td>", pair + 1);
+    for (const auto& w : windows)
+      rows += fmt::format("<td class='n'>{:+.2f} %</td>", 100 * w.pair_gaps.at(pair));
+    rows += "</tr>";
+  }
+  return "<div class='scroll'><table>" + head + "</tr>" + rows + means + "</tr>" + spreads +
+         "</tr></table></div>";
 }
 
 std::string plot_windows(const Verdict& v) {

@@ -12,6 +12,10 @@ std::string plot_losses(const ReportData& d);
 std::string plot_gap(const ReportData& d);
 std::string plot_training_difference(const ReportData& d);
 std::string plot_aa(const ReportData& d);
+/// Whether the pairs' own spread is the noise, and not an A/A arm.
+bool spread_is_noise(const ReportData& d);
+/// Mean gap of every pair in every decision window, with mean and sample sd.
+std::string pair_table(const ReportData& d);
 /// Interval of each decision window beside its limit.
 std::string plot_windows(const Verdict& v);
 

@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "base/error.h"
 #include "report/fixture.h"
+#include "report/page_check.h"
 #include "report/report.h"
-
 #include "report/svg.h"
 #include "telemetry/jsonl_sink.h"
 #include "train/run_log.h"
@@ -16,41 +15,12 @@
 namespace nibble {
 namespace {
 
+using fixture::page_folder;
+using fixture::unbalanced_tag;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 namespace fs = std::filesystem;
-
-/// Where pages are left for looking at: NIBBLE_REPORT_DIR, or a temporary folder.
-fs::path page_folder() {
-  const char* wanted = std::getenv("NIBBLE_REPORT_DIR");
-  const fs::path dir =
-      wanted != nullptr ? fs::path(wanted) : fs::path(::testing::TempDir()) / "nibble_report";
-  fs::create_directories(dir);
-  return dir;
-}
-
-/// Whether every tag that is opened is closed, in order.
-std::string unbalanced_tag(const std::string& html) {
-  std::vector<std::string> open;
-  std::size_t at = 0;
-  while ((at = html.find('<', at)) != std::string::npos) {
-    const auto end = html.find('>', at);
-    if (end == std::string::npos) return html.substr(at, 40);
-    std::string tag = html.substr(at + 1, end - at - 1);
-    at = end + 1;
-    if (tag.starts_with('!') || tag.ends_with('/') || tag.starts_with("meta")) continue;
-    const std::string name = tag.substr(tag[0] == '/', tag.find_first_of(" >", 1) - (tag[0] == '/'));
-    if (tag[0] != '/') {
-      open.push_back(name);
-    } else if (open.empty() || open.back() != name) {
-      return tag;
-    } else {
-      open.pop_back();
-    }
-  }
-  return open.empty() ? "" : open.back();
-}
 
 TEST(Report, StandsAloneAndIsWellFormed) {
   for (const bool fault : {false, true}) {

@@ -24,6 +24,21 @@ std::string upper(std::string text) {
   return text;
 }
 
+/// Up to the first full stop that ends a sentence; those inside numbers are followed by a digit.
+std::string first_sentence(const std::string& text) {
+  const auto end = text.find(". ");
+  return end == std::string::npos ? text : text.substr(0, end + 1);
+}
+
+std::string gap_line(const Verdict& v) {
+  std::string out = std::isfinite(v.relative_gap) ? fmt::format("gap {:+.2f} %", 100 * v.relative_gap)
+                                                  : std::string("gap unknown");
+  if (std::isfinite(v.gap_ci95[0]) && std::isfinite(v.gap_ci95[1]))
+    out += fmt::format(", 95 % interval [{:+.2f}, {:+.2f}] %", 100 * v.gap_ci95[0], 100 * v.gap_ci95[1]);
+  return out + fmt::format(", limit {:.2f} %, noise {:.2f} % ({})", 100 * v.limit, 100 * v.noise_floor,
+                           v.noise_source);
+}
+
 }  // namespace
 
 std::vector<SpeedRow> speed_rows(const std::vector<ArmSeries>& arms) {
@@ -42,10 +57,7 @@ std::vector<SpeedRow> speed_rows(const std::vector<ArmSeries>& arms) {
 
 std::string summary_text(const Verdict& v) {
   std::string out = fmt::format("\nVERDICT  {}  ({})\n  {}\n", upper(name(v.outcome)), v.label, v.reason);
-  out += fmt::format(
-      "  gap {:+.2f} %, 95 % interval [{:+.2f}, {:+.2f}] %, limit {:.2f} %, noise {:.2f} % ({})\n",
-      100 * v.relative_gap, 100 * v.gap_ci95[0], 100 * v.gap_ci95[1], 100 * v.limit, 100 * v.noise_floor,
-      v.noise_source);
+  out += "  " + gap_line(v) + "\n";
   out += fmt::format("  validation loss: {} {:.5f}, {} {:.5f}", v.baseline.recipe, v.baseline.loss,
                      v.candidate.recipe, v.candidate.loss);
   if (v.candidate_aa) out += fmt::format(", A/A {:.5f}", v.candidate_aa->loss);
@@ -58,11 +70,12 @@ std::string summary_text(const Verdict& v) {
   if (!v.more_data.empty()) out += "  " + v.more_data + "\n";
   if (!v.preregistered) out += "  NOT PRE-REGISTERED: the arms carry another protocol\n";
   for (const auto& a : v.alarms) {
-    if (a.severity == Severity::Fault) out += fmt::format("  FAULT step {}: {}\n", a.step, a.text);
+    if (a.severity != Severity::Fault) continue;
+    out += fmt::format("  FAULT {}step {}: {}\n", a.arm.empty() ? "" : a.arm + ", ", a.step, a.text);
   }
   if (!v.caveats.empty()) {
-    out += "What this run cannot say\n";
-    for (const auto& c : v.caveats) out += "  - " + c + "\n";
+    out += "What this run cannot say (more in the report)\n";
+    for (const auto& c : v.caveats) out += "  - " + first_sentence(c) + "\n";
   }
   return out;
 }
