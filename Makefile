@@ -13,7 +13,7 @@ help:        ## this list
 quickstart:  ## from a bare machine to a verdict: packages, build, paired NVFP4/BF16 run, report
 	tools/quickstart.sh
 
-test:        ## packages, build, every test that is neither slow nor for a GPU
+test:        ## packages, build, every test that needs no GPU
 	tools/install_deps.sh test
 	cmake --preset release
 	cmake --build --preset release
@@ -34,7 +34,7 @@ lint:        ## layers, sizes, words, format, clang-tidy on changed files
 format:      ## rewrites C++ as clang-format has it
 	tools/check_format.sh --fix
 
-ci-full:     ## everything: what .ci/run does, all sanitizers, slow tests, full tidy, all architectures
+ci-full:     ## everything: what .ci/run does, all sanitizers, full tidy, all architectures
 	tools/ci_full.sh
 
 interop:     ## a checkpoint against transformers and tokenizers from PyPI

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints marks of unfinished work, skipped tests, absolute paths of one machine, files without a licence line,
-files over 3 MB, and source keys such as [TE] that docs/SOURCES.md does not explain."""
+files over 3 MB, and source keys such as [TE], in comments and in strings that a user reads, that docs/SOURCES.md
+does not explain."""
 
 import os
 import re
 
-from cpp_source import ROOT, files, finish, read
+from cpp_source import ROOT, comments_and_strings, files, finish, read
 
 # Written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K|not [i]mplemented|un[i]mplemented|GTEST_[S]KIP)\b|\bDISABLED[_]")
@@ -43,9 +44,8 @@ def main():
         if path.endswith(CODE + (".py", ".sh")) and "SPDX-License-Identifier: Apache-2.0" not in text[:200]:
             problems.append(f"{path}: the first lines lack 'SPDX-License-Identifier: Apache-2.0'")
         if path.endswith(CODE):
-            comments = "\n".join(line.partition("//")[2] for line in text.splitlines())
-            for key in sorted(set(SOURCE_KEY.findall(comments)) - keys):
-                if len(key) > 1 and key.isupper():
+            for key in sorted(set(SOURCE_KEY.findall(comments_and_strings(text))) - keys):
+                if len(key) > 1:
                     problems.append(f"{path}: source key [{key}] is not in docs/SOURCES.md")
     everything = files("", under=(".",))
     for path in everything:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a hand-over states the result of: .ci/run's steps without its time limits, all sanitizers, the slow tests,
+# What a hand-over states the result of: .ci/run's steps without its time limits, all sanitizers,
 # clang-tidy on every file, device code for every architecture. Goes on after a failure and names all that failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,6 @@ compiled() { cmake --preset "$1" && cmake --build --preset "$1"; }
 
 step "packages" tools/install_deps.sh lint
 step "make test" make test
-step "slow tests" ctest --preset slow --no-tests=ignore
 step "lint, tidy on every file" tools/lint.sh all
 step "AddressSanitizer and UBSan" built_and_tested asan-ubsan
 step "ThreadSanitizer" built_and_tested tsan

@@ -40,6 +40,11 @@ def blank(text, keep_strings=False):
     return _TOKEN.sub(spaces, text)
 
 
+def comments_and_strings(text):
+    """What is not code: text that a reader of the source or a user of the program sees."""
+    return "\n".join(match.group(0) for match in _TOKEN.finditer(text))
+
+
 def line_of(text, offset):
     return text.count("\n", 0, offset) + 1
 
