@@ -104,7 +104,10 @@ class Arms {
       const RunResult result = run_training(learner, data, plan, console, signals_, stop);
       if (result.end == RunEnd::Signal) return false;
       curve_of(pair, arm) = points(result.evaluations);
-      evidence.alarms.insert(evidence.alarms.end(), result.alarms.begin(), result.alarms.end());
+      for (AlarmEvent alarm : result.alarms) {
+        alarm.arm = arm.directory;
+        evidence.alarms.push_back(std::move(alarm));
+      }
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::NonFinite || arm.name == "baseline") throw;
       // The candidate's own failure is the answer, not an accident: it is judged.
@@ -114,6 +117,7 @@ class Arms {
       alarm.severity = Severity::Fault;
       alarm.rule = "non_finite";
       alarm.text = e.what();
+      alarm.arm = arm.directory;
       evidence.alarms.push_back(alarm);
       evidence.abort = AbortRecord{.step = step,
                                    .tokens = step * protocol_.tokens_per_step,
