@@ -238,11 +238,14 @@ void apply_breakdown(Verdict& v, const Protocol& p, Breakdown b) {
   v.gap_ci95.fill(std::numeric_limits<double>::quiet_NaN());
   v.inside_noise = false, v.more_data = "Mend the breakdown and run again; more data cannot help.";
   assume_noise(v, p);
-  v.reason =
-      fmt::format("At step {} the {} was no longer finite{}; {}.", b.step,
-                  b.arm.empty() ? "candidate" : b.arm, b.what.empty() ? "" : ": " + b.what,
-                  std::isfinite(b.last_gap) ? fmt::format("its last gap before was {}", percent(b.last_gap))
-                                            : std::string("no earlier evaluation of it is known"));
+  // The text may be an error's, of several lines and sentences.
+  std::replace(b.what.begin(), b.what.end(), '\n', ' ');
+  v.reason = fmt::format(
+      "At step {} the {} was no longer finite ({}){}", b.step, b.arm.empty() ? "candidate" : b.arm,
+      std::isfinite(b.last_gap) ? fmt::format("its last gap before was {}", percent(b.last_gap))
+                                : std::string("no earlier evaluation of it is known"),
+      b.what.empty() ? "." : ": " + b.what);
+  if (!v.reason.ends_with('.')) v.reason += '.';
 }
 
 void judge_windows(Verdict& v, const Protocol& p, const Evidence& e) {

@@ -486,6 +486,16 @@ TEST(Decide, ABrokenCandidateFailsAndSaysWhatBroke) {
   EXPECT_THAT(verdict_to_json(v), HasSubstr("\"threshold\": null")) << "none was crossed";
 }
 
+TEST(Decide, TheErrorThatEndedACandidateIsToldInOneLine) {
+  const Protocol p = make_protocol(quickstart());
+  Evidence e = broken_at_100(p);
+  e.alarms[0].text = "the loss is not a number.\nThe last good checkpoint is none.";
+  const Verdict v = decide(p, e);
+  EXPECT_THAT(v.reason, Not(HasSubstr("\n")));
+  EXPECT_THAT(v.reason, HasSubstr("checkpoint is none."));
+  EXPECT_TRUE(v.reason.ends_with("none.")) << v.reason;
+}
+
 TEST(Decide, ACandidateThatBrokeBeforeItsFirstEvaluationHasNoGap) {
   const Protocol p = make_protocol(quickstart());
   Evidence e = broken_at_100(p);
