@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "report/report.h"
+#include "report/run_folder.h"
 #include "train/run_log.h"
 
 namespace nibble {
@@ -71,6 +72,7 @@ ArmSeries series_of(RunLog log, const ArmSpec& spec) {
 }  // namespace
 
 ReportData read_run(const fs::path& run) {
+  require_comparison(run);
   ReportData d;
   d.protocol = protocol_from_text(slurp(run / "protocol.json"));
   d.verdict = verdict_from_json(slurp(run / "verdict.json"));

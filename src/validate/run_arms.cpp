@@ -112,6 +112,7 @@ class Arms {
       if (e.kind() != ErrorKind::NonFinite || arm.name == "baseline") throw;
       // The candidate's own failure is the answer, not an accident: it is judged.
       const std::int64_t step = learner.steps_done();
+      curve_of(pair, arm) = points(read_run_log(plan.directory / "metrics.jsonl").evaluations);
       AlarmEvent alarm;
       alarm.step = step;
       alarm.severity = Severity::Fault;
