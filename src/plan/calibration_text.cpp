@@ -72,7 +72,7 @@ std::string sparse_summary(const std::vector<ThroughputRow>& rows, const std::ve
 
 std::string calibration_text(const std::filesystem::path& path) {
   const std::vector<ThroughputRow> rows = read_throughput_table(path);
-  const std::vector<ThroughputRow> a = half(rows, 0), b = half(rows, 1);
+  const std::vector<ThroughputRow> a = dense_half(rows, 0), b = dense_half(rows, 1);
   const std::vector<Hardware> fitted = fit_achieved(a, hardware_table());
   const TableErrors held_out = table_errors(b, fitted);
   std::string out =
@@ -83,7 +83,7 @@ std::string calibration_text(const std::filesystem::path& path) {
   out += summary("dense, fitted on every second row: THE OTHER HALF", held_out);
   const std::vector<Hardware> mirrored = fit_achieved(b, hardware_table());
   out += summary("dense, halves exchanged", table_errors(a, mirrored));
-  const std::vector<ThroughputRow> late = releases(rows, true), early = releases(rows, false);
+  const std::vector<ThroughputRow> late = dense_releases(rows, true), early = dense_releases(rows, false);
   out += summary("dense, fitted up to 26.02.01: the later releases",
                  table_errors(late, fit_achieved(early, hardware_table())));
   out += summary("dense, the hardware table as it is: all rows",
@@ -92,8 +92,10 @@ std::string calibration_text(const std::filesystem::path& path) {
   if (std::filesystem::exists(other)) {
     const std::vector<ThroughputRow> more = read_throughput_table(other);
     const TableErrors errors = table_errors(more, fitted);
-    out += "\nfigures of other sources, nothing of the FP8, MXFP8 and FP4 shares fitted to them:\n" +
-           row_lines(errors) + summary("  together", errors);
+    out +=
+        "\nfigures of other sources (BF16 of Blackwell is fitted to the tutorial, FP4 of B200 and B300 to "
+        "MLPerf; batch sizes of the tutorial are assumed):\n" +
+        row_lines(errors) + summary("  together", errors);
   }
   return out + "\n" + sparse_summary(rows, fitted);
 }

@@ -14,7 +14,7 @@ namespace nibble {
 namespace {
 
 /// Why it does not divide; empty when it does.
-std::string fault(const Workload& w, const Layout& l) {
+std::string fault(const Workload& w, const ParallelLayout& l) {
   if (l.gpus < 1 || l.tp < 1 || l.pp < 1 || l.cp < 1 || l.vp < 1 || l.micro_batch < 1 || l.global_batch < 1)
     return "every size must be positive";
   if (l.gpus % (l.tp * l.pp * l.cp) != 0)
@@ -32,9 +32,9 @@ std::string fault(const Workload& w, const Layout& l) {
   return "";
 }
 
-std::optional<Layout> nearest(const Workload& w, const Layout& wanted) {
-  std::optional<Layout> best;
-  const auto offer = [&](Layout l) {
+std::optional<ParallelLayout> nearest(const Workload& w, const ParallelLayout& wanted) {
+  std::optional<ParallelLayout> best;
+  const auto offer = [&](ParallelLayout l) {
     const std::int64_t group = l.tp * l.pp * l.cp;
     for (const std::int64_t gpus : {l.gpus / group * group, (l.gpus / group + 1) * group}) {
       l.gpus = gpus;
@@ -50,7 +50,7 @@ std::optional<Layout> nearest(const Workload& w, const Layout& wanted) {
     for (const std::int64_t pp : {wanted.pp, w.blocks, std::int64_t{1}, std::int64_t{2}, std::int64_t{4},
                                   std::int64_t{8}, std::int64_t{16}}) {
       for (const std::int64_t cp : {wanted.cp, std::int64_t{1}}) {
-        Layout l = wanted;
+        ParallelLayout l = wanted;
         l.tp = std::max<std::int64_t>(1, tp);
         l.pp = std::max<std::int64_t>(1, pp);
         l.cp = std::max<std::int64_t>(1, cp);
@@ -77,7 +77,7 @@ Recompute recompute_from_name(std::string_view wanted) {
   fail_usage("there is no recomputation level \"{}\"; it is none, selective or full", wanted);
 }
 
-std::string Layout::text() const {
+std::string ParallelLayout::text() const {
   std::string out = fmt::format("{} GPUs = dp {} x tp {} x pp {} x cp {}{}, ", gpus, dp(), tp, pp, cp,
                                 fsdp ? ", weights sharded over dp" : "");
   out += fmt::format("micro-batch {} x {}, global batch {} ({} micro-batches a step), recomputation {}",
@@ -85,7 +85,7 @@ std::string Layout::text() const {
   return out;
 }
 
-double layout_distance(const Layout& a, const Layout& b) {
+double layout_distance(const ParallelLayout& a, const ParallelLayout& b) {
   const auto ratio = [](std::int64_t x, std::int64_t y) {
     return std::abs(std::log2(static_cast<double>(x) / static_cast<double>(y)));
   };
@@ -95,9 +95,11 @@ double layout_distance(const Layout& a, const Layout& b) {
          (a.fsdp == b.fsdp ? 0 : 2) + 1.5 * recompute;
 }
 
-bool layout_divides(const Workload& work, const Layout& layout) { return fault(work, layout).empty(); }
+bool layout_divides(const Workload& work, const ParallelLayout& layout) {
+  return fault(work, layout).empty();
+}
 
-void check_layout(const Workload& work, const Layout& layout) {
+void check_layout(const Workload& work, const ParallelLayout& layout) {
   const std::string why = fault(work, layout);
   if (why.empty()) return;
   const auto near = nearest(work, layout);

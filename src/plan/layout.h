@@ -19,7 +19,7 @@ std::string_view name(Recompute r);
 Recompute recompute_from_name(std::string_view name);  ///< throws Error{Usage}
 
 /// How a step is spread over GPUs. tp x pp x cp x dp = gpus.
-struct Layout {
+struct ParallelLayout {
   std::int64_t gpus = 1, tp = 1, pp = 1, cp = 1;
   std::int64_t vp = 1;              ///< model chunks a pipeline stage holds
   std::int64_t ep = 1;              ///< GPUs that the experts are spread over, inside dp
@@ -30,6 +30,7 @@ struct Layout {
   Recompute recompute = Recompute::None;
 
   std::int64_t dp() const { return gpus / (tp * pp * cp); }
+  std::int64_t shards() const { return dp() * cp; }  ///< GPUs that have the same weights: states divide by it
   std::int64_t micro_batches() const { return global_batch / (dp() * micro_batch); }
   /// Tokens of a micro-batch on one GPU's share of the sequence.
   double micro_tokens() const {
@@ -39,11 +40,11 @@ struct Layout {
 };
 
 /// Throws Error{Usage} for a layout that does not divide, naming the nearest one that works.
-void check_layout(const Workload& work, const Layout& layout);
-bool layout_divides(const Workload& work, const Layout& layout);
+void check_layout(const Workload& work, const ParallelLayout& layout);
+bool layout_divides(const Workload& work, const ParallelLayout& layout);
 
 /// How far apart two layouts are, for "nearest": factors in each size, more GPUs being the dearest change and
 /// another batch the cheapest.
-double layout_distance(const Layout& a, const Layout& b);
+double layout_distance(const ParallelLayout& a, const ParallelLayout& b);
 
 }  // namespace nibble

@@ -16,16 +16,30 @@ double bytes_of(Format f) { return f == Format::Fp32 ? 4 : storage(f).bytes_per_
 
 double elements(const LinearWork& l) { return static_cast<double>(l.info.n) * static_cast<double>(l.info.k); }
 
-/// Copies of weights beside the BF16 one: along K for fprop, along N for dgrad.
-double quantised_weight_bytes(const Workload& w) {
-  double bytes = 0, active = 0;
+bool eight_bits(Format f) { return is_quantized(f) && info(f).element_bits == 8; }
+
+struct WeightBytes {
+  double bf16 = 0;    ///< elements of linears that keep a BF16 copy, over all elements of linears
+  double copies = 0;  ///< bytes of quantised copies, of all linears
+};
+
+/// Copies along K for fprop and along N for dgrad. FP8 with a tensor scale needs one where tensor cores read
+/// either layout (Blackwell, which also has MXFP8). Eight-bit weights are gathered as they are and replace
+/// the BF16 copy; four-bit ones are made from it. [MBRIDGE]
+WeightBytes weight_bytes(const Workload& w, const Hardware& hardware) {
+  WeightBytes out;
+  double active = 0;
   for (const LinearWork& l : w.linears) {
     const Format f = l.resolved.fprop.b.format, d = l.resolved.dgrad.b.format;
+    const bool one = f == d && info(f).block == 0 && hardware.native(Rate::Mxfp8);
     active += elements(l);
-    if (is_quantized(f)) bytes += elements(l) * bytes_of(f);
-    if (is_quantized(d)) bytes += elements(l) * bytes_of(d);
+    if (is_quantized(f)) out.copies += elements(l) * bytes_of(f);
+    if (is_quantized(d) && !one) out.copies += elements(l) * bytes_of(d);
+    if (!eight_bits(f) || !eight_bits(d)) out.bf16 += elements(l);
   }
-  return bytes * w.linear_parameters / active;  // experts that a token does not visit are stored all the same
+  out.bf16 /= active;
+  out.copies *= w.linear_parameters / active;  // experts that a token does not visit are stored all the same
+  return out;
 }
 
 /// What linears keep for wgrad. In BF16 the input of attention.out is the attention's own saved output.
@@ -49,7 +63,7 @@ std::int64_t widest(const Workload& w) {
 
 /// Activations and logits. Stage 0 of a pipeline holds pp micro-batches, the last stage the logits: the
 /// larger counts.
-void add_activations(const Workload& w, const Layout& l, Memory& m) {
+void add_activations(const Workload& w, const ParallelLayout& l, Memory& m) {
   const double tokens = l.micro_tokens(), tp = static_cast<double>(l.tp);
   const double pp = static_cast<double>(l.pp), vp = static_cast<double>(l.vp);
   const double in_flight = l.pp == 1 ? 1 : 1 + (pp - 1) / (pp * vp);
@@ -88,22 +102,22 @@ double activation_bytes_per_token(const Workload& w, Recompute recompute) {
   return bytes;
 }
 
-Memory memory_of(const Workload& w, const Layout& l, const Hardware& hardware) {
+Memory memory_of(const Workload& w, const ParallelLayout& l, const Hardware& hardware) {
   Memory m;
   m.usable = hardware.usable_gb * 1e9;
   const double stored = w.linear_parameters, other = w.parameters - stored;
   const double expert_share = w.exact ? 1.0 : 1.0 / static_cast<double>(std::max<std::int64_t>(l.ep, 1));
-  const double split = static_cast<double>(l.tp * l.pp), dp = static_cast<double>(l.dp());
+  const double split = static_cast<double>(l.tp * l.pp), shards = static_cast<double>(l.shards());
   const double here = (other + stored * expert_share) / split;
-  // Experts are already spread over ep of the dp ranks, so their states are divided by what is left of dp.
-  const double states = (other + stored) / split / dp;
-  const double weights = l.fsdp ? (w.parameters / split) / dp : here;
-  m.items.push_back({"weights, BF16", 2 * weights});
-  m.items.push_back(
-      {"weights, quantised copies", quantised_weight_bytes(w) * expert_share / split / (l.fsdp ? dp : 1)});
-  if (l.fsdp)
-    m.items.push_back({"weights, gathered blocks", 2 * 2 * 2 * here / static_cast<double>(w.blocks)});
-  m.items.push_back({"gradients, FP32", 4 * weights});
+  const double sharded = l.fsdp ? shards : 1;
+  const WeightBytes copies = weight_bytes(w, hardware);
+  m.items.push_back({"weights, BF16", 2 * (other + stored * expert_share * copies.bf16) / split / sharded});
+  m.items.push_back({"weights, quantised copies", copies.copies * expert_share / split / sharded});
+  // Two blocks are gathered at a time, weights and gradients.
+  if (l.fsdp) m.items.push_back({"weights, gathered blocks", 8 * here / static_cast<double>(w.blocks)});
+  m.items.push_back({"gradients, FP32", 4 * here / sharded});
+  // Experts are spread over ep of the data-parallel GPUs already; their states divide by what is left.
+  const double states = w.parameters / split / shards;
   m.items.push_back({"master weights, FP32", 4 * states});
   m.items.push_back({"optimizer moments, FP32", 8 * states});
   add_activations(w, l, m);
@@ -115,7 +129,7 @@ Memory memory_of(const Workload& w, const Layout& l, const Hardware& hardware) {
   return m;
 }
 
-std::optional<std::int64_t> largest_micro_batch(const Workload& work, Layout layout,
+std::optional<std::int64_t> largest_micro_batch(const Workload& work, ParallelLayout layout,
                                                 const Hardware& hardware) {
   const std::int64_t most = layout.global_batch / layout.dp();
   for (std::int64_t b = most; b >= 1; --b) {

@@ -24,7 +24,7 @@ constexpr double kGib = 1024.0 * 1024 * 1024;
   fail_usage("{}; the nearest layout that fits is {}", need, near->text());
 }
 
-Layout choose_layout(const PlanRequest& r, const Workload& work) {
+ParallelLayout choose_layout(const PlanRequest& r, const Workload& work) {
   const auto found = fastest_layout(work, r.hardware, r.layout);
   if (found) return *found;
   const auto near = nearest_fitting_layout(work, r.hardware, r.layout);
@@ -35,7 +35,7 @@ Layout choose_layout(const PlanRequest& r, const Workload& work) {
       work.model, r.layout.gpus, r.hardware.name, r.layout.global_batch, near->text());
 }
 
-double hours_for(double tokens, const StepTime& time, const Layout& layout) {
+double hours_for(double tokens, const StepTime& time, const ParallelLayout& layout) {
   return tokens / (time.tokens_per_gpu_s * static_cast<double>(layout.gpus)) / 3600;
 }
 

@@ -16,7 +16,7 @@ struct PlanRequest {
   PlanModel model;
   Recipe recipe;
   Hardware hardware;
-  Layout layout;
+  ParallelLayout layout;
   bool search_layout =
       false;  ///< tp, pp, micro-batch, sharding and recomputation are chosen, layout gives the rest
   double tokens = 1e12;
@@ -63,12 +63,14 @@ struct SweepPoint {
 std::vector<SweepPoint> sweep_gpus(const PlanRequest& request, std::int64_t from, std::int64_t to);
 
 /// Layouts that divide and fit, of the same number of GPUs, batch and sequence.
-std::vector<Layout> fitting_layouts(const Workload& work, const Hardware& hardware, const Layout& base);
+std::vector<ParallelLayout> fitting_layouts(const Workload& work, const Hardware& hardware,
+                                            const ParallelLayout& base);
 /// The one with the shortest step; empty when none fits.
-std::optional<Layout> fastest_layout(const Workload& work, const Hardware& hardware, const Layout& base);
+std::optional<ParallelLayout> fastest_layout(const Workload& work, const Hardware& hardware,
+                                             const ParallelLayout& base);
 /// The one nearest to `wanted`, with more GPUs if it must be.
-std::optional<Layout> nearest_fitting_layout(const Workload& work, const Hardware& hardware,
-                                             const Layout& wanted);
+std::optional<ParallelLayout> nearest_fitting_layout(const Workload& work, const Hardware& hardware,
+                                                     const ParallelLayout& wanted);
 
 /// Speed-up of the products over BF16 that `kept` (share of the linears in BF16) leaves at the peaks:
 /// 1 / (kept + (1 - kept) bf16 / fp4). 15 % leave 2.76 of 4 on GB200 and 3.43 of 6 on GB300.

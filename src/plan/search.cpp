@@ -17,8 +17,9 @@ std::int64_t chunks(std::int64_t blocks, std::int64_t pp) {
 
 }  // namespace
 
-std::vector<Layout> fitting_layouts(const Workload& work, const Hardware& hardware, const Layout& base) {
-  std::vector<Layout> found;
+std::vector<ParallelLayout> fitting_layouts(const Workload& work, const Hardware& hardware,
+                                            const ParallelLayout& base) {
+  std::vector<ParallelLayout> found;
   for (const std::int64_t tp : kTp) {
     if (tp > 1 && tp > hardware.nvlink_domain) continue;  // tensor parallelism outside NVLink is no choice
     for (const std::int64_t pp : kPp) {
@@ -26,7 +27,7 @@ std::vector<Layout> fitting_layouts(const Workload& work, const Hardware& hardwa
         if (fsdp && (pp > 1 || base.gpus == tp)) continue;
         for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
           for (const std::int64_t micro : kMicro) {
-            Layout l = base;
+            ParallelLayout l = base;
             l.tp = tp;
             l.pp = pp;
             l.vp = chunks(work.blocks, pp);
@@ -42,10 +43,11 @@ std::vector<Layout> fitting_layouts(const Workload& work, const Hardware& hardwa
   return found;
 }
 
-std::optional<Layout> fastest_layout(const Workload& work, const Hardware& hardware, const Layout& base) {
-  std::optional<Layout> best;
+std::optional<ParallelLayout> fastest_layout(const Workload& work, const Hardware& hardware,
+                                             const ParallelLayout& base) {
+  std::optional<ParallelLayout> best;
   double best_seconds = 0;
-  for (const Layout& l : fitting_layouts(work, hardware, base)) {
+  for (const ParallelLayout& l : fitting_layouts(work, hardware, base)) {
     const double seconds = step_time(work, l, hardware).seconds;
     if (best && seconds >= best_seconds) continue;
     best = l;
@@ -54,15 +56,16 @@ std::optional<Layout> fastest_layout(const Workload& work, const Hardware& hardw
   return best;
 }
 
-std::optional<Layout> nearest_fitting_layout(const Workload& work, const Hardware& hardware,
-                                             const Layout& wanted) {
+std::optional<ParallelLayout> nearest_fitting_layout(const Workload& work, const Hardware& hardware,
+                                                     const ParallelLayout& wanted) {
   const std::int64_t most = 64 * wanted.gpus;
-  for (Layout base = wanted; base.gpus <= most; base.gpus *= 2) {
-    const std::vector<Layout> fitting = fitting_layouts(work, hardware, base);
+  for (ParallelLayout base = wanted; base.gpus <= most; base.gpus *= 2) {
+    const std::vector<ParallelLayout> fitting = fitting_layouts(work, hardware, base);
     if (fitting.empty()) continue;
-    return *std::min_element(fitting.begin(), fitting.end(), [&](const Layout& a, const Layout& b) {
-      return layout_distance(a, wanted) < layout_distance(b, wanted);
-    });
+    return *std::min_element(fitting.begin(), fitting.end(),
+                             [&](const ParallelLayout& a, const ParallelLayout& b) {
+                               return layout_distance(a, wanted) < layout_distance(b, wanted);
+                             });
   }
   return std::nullopt;
 }

@@ -16,7 +16,7 @@ double real(std::int64_t v) { return static_cast<double>(v); }
 /// Everything that one micro-batch costs on one GPU, and what a step costs once.
 class Counter {
  public:
-  Counter(const Workload& w, const Layout& l, const Hardware& h, const StepConstants& c)
+  Counter(const Workload& w, const ParallelLayout& l, const Hardware& h, const StepConstants& c)
       : w_(w), l_(l), h_(h), c_(c), tokens_(l.micro_tokens()), tp_(real(l.tp)), pp_(real(l.pp)) {}
 
   StepTime count() {
@@ -128,19 +128,18 @@ class Counter {
   }
 
   void once_a_step(double micro, double m) {
-    const double here = w_.parameters / tp_ / pp_, dp = real(l_.dp());
-    const std::int64_t stride = l_.tp * l_.cp;
+    const double here = w_.parameters / tp_ / pp_;
     if (l_.fsdp) {
-      const double moved = traffic(here * (2 + 2 + 4), l_.dp(), stride);
+      const double moved = traffic(here * (2 + 2 + 4), l_.shards(), l_.tp);
       add("sharded weights and gradients, exposed",
           m * (c_.dp_exposed * moved + std::max(0.0, (1 - c_.dp_exposed) * moved - micro)));
     } else {
-      const double moved = traffic(here * (4 + 2), l_.dp(), stride);
+      const double moved = traffic(here * (4 + 2), l_.shards(), l_.tp);
       add("gradient reduce-scatter and weight gather, exposed",
           c_.dp_exposed * moved + std::max(0.0, (1 - c_.dp_exposed) * moved - m * micro));
     }
     add("pipeline bubble", micro * (pp_ - 1) / real(l_.vp));
-    add("optimizer", memory(here / dp * 30),
+    add("optimizer", memory(here / real(l_.shards()) * 30),
         "reads gradient, master and both moments; writes all but the gradient");
   }
 
@@ -162,7 +161,7 @@ class Counter {
   }
 
   const Workload& w_;
-  const Layout& l_;
+  const ParallelLayout& l_;
   const Hardware& h_;
   const StepConstants& c_;
   double tokens_, tp_, pp_;
@@ -187,7 +186,7 @@ double quantise_bytes(const QuantSpec& row, const QuantSpec& column, bool emulat
   return (amax ? 2.0 : 0.0) + 2.0 + out(row) + out(column);
 }
 
-StepTime step_time(const Workload& work, const Layout& layout, const Hardware& hardware,
+StepTime step_time(const Workload& work, const ParallelLayout& layout, const Hardware& hardware,
                    const StepConstants& constants) {
   return Counter(work, layout, hardware, constants).count();
 }

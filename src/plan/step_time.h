@@ -44,7 +44,7 @@ struct StepTime {
 ///   bytes over the bandwidth: an amax pass where the format has a tensor scale, a read, both copies out rest
 ///   norms, residual, activations, rotary, convolution, softmax of the head: bytes over the bandwidth
 ///   optimizer, exposed communication, pipeline bubble (pp - 1) / (vp m), gaps between kernels
-StepTime step_time(const Workload& work, const Layout& layout, const Hardware& hardware,
+StepTime step_time(const Workload& work, const ParallelLayout& layout, const Hardware& hardware,
                    const StepConstants& constants = {});
 
 /// Bytes moved to quantise one element into its copies along the two axes (a format that is BF16 costs

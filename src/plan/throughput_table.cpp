@@ -228,7 +228,7 @@ std::vector<ThroughputRow> dense_rows(const std::vector<ThroughputRow>& rows) {
   return out;
 }
 
-std::vector<ThroughputRow> half(const std::vector<ThroughputRow>& rows, int which) {
+std::vector<ThroughputRow> dense_half(const std::vector<ThroughputRow>& rows, int which) {
   std::vector<ThroughputRow> out;
   int i = 0;
   for (const ThroughputRow& row : rows)
@@ -236,7 +236,7 @@ std::vector<ThroughputRow> half(const std::vector<ThroughputRow>& rows, int whic
   return out;
 }
 
-std::vector<ThroughputRow> releases(const std::vector<ThroughputRow>& rows, bool late) {
+std::vector<ThroughputRow> dense_releases(const std::vector<ThroughputRow>& rows, bool late) {
   std::vector<ThroughputRow> out;
   for (const ThroughputRow& row : rows)
     if (row.dense && (row.release > "26.02.01") == late) out.push_back(row);

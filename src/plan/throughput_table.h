@@ -16,7 +16,7 @@ struct ThroughputRow {
   std::string release, model, system, precision;  ///< system "gb200", precision "FP8" "MXFP8" "NVFP4" "BF16"
   std::string plan_model;                         ///< name the planner knows it by; empty: no description
   bool dense = false;                             ///< dense pretraining: what the bound is on
-  Layout layout;
+  ParallelLayout layout;
   double tokens_per_gpu_s = 0, tflops = 0;
 };
 
@@ -53,9 +53,9 @@ TableErrors table_errors(const std::vector<ThroughputRow>& rows, const std::vect
 
 std::vector<ThroughputRow> dense_rows(const std::vector<ThroughputRow>& rows);
 /// Dense rows of one half: rows in the order of the file, every second one to each half.
-std::vector<ThroughputRow> half(const std::vector<ThroughputRow>& rows, int which);
+std::vector<ThroughputRow> dense_half(const std::vector<ThroughputRow>& rows, int which);
 /// Releases up to and including 26.02.01, or the later ones: a harder split, the future from the past.
-std::vector<ThroughputRow> releases(const std::vector<ThroughputRow>& rows, bool late);
+std::vector<ThroughputRow> dense_releases(const std::vector<ThroughputRow>& rows, bool late);
 
 double median_absolute(std::vector<double> values);
 
