@@ -103,9 +103,11 @@ TEST_F(TrainingIsAFunction, AResumeUnderAnotherConfigurationIsRefused) {
 
 TEST_F(TrainingIsAFunction, AFullDiskStopsTheRunAndLeavesTheLastCheckpointGood) {
   const Workspace w;
-  const Outcome stopped = w.nibble(
-      "train run.toml & pid=$!; while kill -0 $pid && ! [ -e "
-      "runs/tiny/checkpoints/step_00000005 ]; do sleep 0.002; done; kill -KILL $pid");
+  const Outcome stopped =
+      shell("cd " + w.path().string() +
+            "; " NIBBLE_BINARY
+            " train run.toml & pid=$!; while kill -0 $pid && ! [ -e "
+            "runs/tiny/checkpoints/step_00000005 ]; do sleep 0.002; done; kill -KILL $pid");
   ASSERT_TRUE(std::filesystem::exists(w.path() / "runs/tiny/checkpoints/step_00000005")) << stopped.output;
   // From here on no file may grow beyond 40 KiB: the next checkpoint cannot be written.
   w.write("limited.sh", "trap '' XFSZ; ulimit -f 40; exec " NIBBLE_BINARY " train run.toml --resume\n");
@@ -119,10 +121,11 @@ TEST_F(TrainingIsAFunction, AFullDiskStopsTheRunAndLeavesTheLastCheckpointGood) 
 
 TEST_F(TrainingIsAFunction, ASwitchOfPrecisionChangesNothingThatCameBefore) {
   const Workspace w;
-  expect_ok(w.nibble(
-      "train run.toml --set checkpoint.keep=0 --set 'precision.override=[{from_step=10, format=\"bf16\"}]'"));
+  expect_ok(
+      w.nibble("train run.toml --set checkpoint.keep=10 --set 'precision.override=[{from_step=10, "
+               "format=\"bf16\"}]'"));
   const Workspace plain;
-  expect_ok(plain.nibble("train run.toml --set checkpoint.keep=0"));
+  expect_ok(plain.nibble("train run.toml --set checkpoint.keep=10"));
   EXPECT_EQ(final_state(w, "runs/tiny", "step_00000010"), final_state(plain, "runs/tiny", "step_00000010"));
   EXPECT_NE(final_state(w), final_state(plain));
 }
