@@ -16,11 +16,11 @@ constexpr const char* kHopper =
 constexpr const char* kFitted =
     "[MBRIDGE] FP8, MXFP8 and FP4 fitted to one half of the dense rows (nibble plan --calibration); BF16 to "
     "one 8B row "
-    "on GB200";
+    "on GB200, carried over to other systems by the BF16 rows of sparse models";
 constexpr const char* kEight =
     "[MBRIDGE] FP8 and MXFP8 fitted to one half of B200's dense rows; FP4 to the 8B submission [MLPERF51]; "
     "BF16 to one "
-    "8B row on GB200";
+    "8B row on GB200, carried over by the BF16 rows of sparse models";
 constexpr const char* kMeasured =
     "products of training shapes measured on an H200: BF16 600-760, FP8 840-1400 TFLOP/s";
 
@@ -56,10 +56,10 @@ std::vector<Hardware> data_centre() {
        .achieved_source = kMeasured},
       {.name = "b200",
        .summary = "B200 (HGX) 192 GB, 180 usable",
-       .bf16 = {2250, 4500, 0.491},
-       .fp8 = {4500, 9000, 0.453},
+       .bf16 = {2250, 4500, 0.445},
+       .fp8 = {4500, 9000, 0.454},
        .mxfp8 = {4500, 9000, 0.411},
-       .fp4 = {9000, 18000, 0.328},
+       .fp4 = {9000, 18000, 0.335},
        .memory_gb = 192,
        .usable_gb = 180,
        .bandwidth_tb = 7.7,
@@ -88,10 +88,10 @@ std::vector<Hardware> data_centre() {
        .achieved_source = kFitted},
       {.name = "b300",
        .summary = "B300 (HGX) 288 GB, 270 usable",
-       .bf16 = {2250, 4500, 0.491},
-       .fp8 = {4500, 9000, 0.453},
+       .bf16 = {2250, 4500, 0.5},
+       .fp8 = {4500, 9000, 0.454},
        .mxfp8 = {4500, 9000, 0.411},
-       .fp4 = {13500, 18000, 0.281},
+       .fp4 = {13500, 18000, 0.28},
        .memory_gb = 288,
        .usable_gb = 270,
        .bandwidth_tb = 7.7,
@@ -105,10 +105,10 @@ std::vector<Hardware> data_centre() {
        .achieved_source = kEight},
       {.name = "gb300",
        .summary = "GB300 (NVL72), 284,208 MiB",
-       .bf16 = {2500, 5000, 0.491},
-       .fp8 = {5000, 10000, 0.659},
-       .mxfp8 = {5000, 10000, 0.555},
-       .fp4 = {15000, 20000, 0.329},
+       .bf16 = {2500, 5000, 0.59},
+       .fp8 = {5000, 10000, 0.653},
+       .mxfp8 = {5000, 10000, 0.551},
+       .fp4 = {15000, 20000, 0.328},
        .memory_gb = 288,
        .usable_gb = 298.0,
        .bandwidth_tb = 8,
@@ -257,8 +257,8 @@ Hardware find_hardware(const std::string& wanted) {
 void check_hardware(const Hardware& h) {
   check_usage(h.bf16.dense > 0, "hardware {}: bf16.dense is missing: TFLOP/s without sparsity", h.name);
   for (const Rate r : kRates) {
-    check_rate(h, r);
     check_against_table(h, r);
+    check_rate(h, r);
   }
   check_usage(
       h.usable_gb > 0 && h.bandwidth_tb > 0 && h.copy_fraction > 0 && h.copy_fraction <= 1,
