@@ -125,6 +125,16 @@ bool same_bytes(const T& a, const T& b) {
   return true;
 }
 
+/// The same bits, or NaN on both sides: where scale x amax overflows, infinity times zero is a NaN, and which NaN
+/// is the processor's choice.
+bool same_numbers(const float (&a)[16], const float (&b)[16]) {
+  for (int j = 0; j < 16; ++j) {
+    if (a[j] != a[j] && b[j] != b[j]) continue;
+    if (!same_bytes(a[j], b[j])) return false;
+  }
+  return true;
+}
+
 TEST(DeviceCodecs, GiveTheBytesOfTheHost) {
   const Cases c = make_cases(248 * 64);
   const std::vector<Said> device = said_by_device(c);
@@ -143,7 +153,7 @@ TEST(DeviceCodecs, GiveTheBytesOfTheHost) {
     EXPECT_TRUE(same_bytes(host.e5m2, device[b].e5m2)) << "e5m2, block " << b;
     EXPECT_TRUE(same_bytes(host.rounded, device[b].rounded)) << "bf16, block " << b;
     EXPECT_TRUE(same_bytes(host.operand, device[b].operand)) << "exact operand, block " << b;
-    EXPECT_TRUE(same_bytes(host.decoded, device[b].decoded)) << "decoded, block " << b;
+    EXPECT_TRUE(same_numbers(host.decoded, device[b].decoded)) << "decoded, block " << b;
     if (testing::Test::HasFailure()) return;
   }
 }
