@@ -20,7 +20,7 @@ struct Options {
   std::string config, model, hardware = "gb200", recipe, tokens = "1T", layout, recompute, sweep, html;
   std::string calibration, verdict;
   std::vector<std::string> overrides, compare, peaks;
-  std::int64_t gpus = 8, global_batch = 0, micro_batch = 0, sequence = 0;
+  std::int64_t gpus = 0, global_batch = 0, micro_batch = 0, sequence = 0;
   double price = 0, gap = -1, switch_share = 0.18;
   bool json = false, storage = false, list = false;
 };
@@ -108,7 +108,8 @@ void read_run(const Options& o, PlanRequest& r) {
 
 PlanRequest make_request(const Options& o) {
   PlanRequest r;
-  r.layout.gpus = o.gpus;
+  r.layout.gpus = 8;
+  r.layout.head_chunk = 512;  // the trainer's head never holds all logits (layers/head.h)
   r.layout.global_batch = 512;
   check_usage(!o.config.empty() || !o.model.empty(),
               "plan what? Give a run.toml, or --model with a preset (--list)");
@@ -135,11 +136,14 @@ PlanRequest make_request(const Options& o) {
   return r;
 }
 
-void print_sweep(const Options& o, const PlanRequest& request) {
+std::vector<SweepPoint> read_sweep(const Options& o, const PlanRequest& request) {
   long long from = 0, to = 0;
   check_usage(std::sscanf(o.sweep.c_str(), "gpus=%lld..%lld", &from, &to) == 2,
               "--sweep \"{}\": write gpus=256..8192; the number doubles from one line to the next", o.sweep);
-  const std::vector<SweepPoint> points = sweep_gpus(request, from, to);
+  return sweep_gpus(request, from, to);
+}
+
+void print_sweep(const Options& o, const std::vector<SweepPoint>& points) {
   if (!o.json) {
     fmt::print("{}", sweep_text(points));
     return;
@@ -150,6 +154,23 @@ void print_sweep(const Options& o, const PlanRequest& request) {
   fmt::print("{}", dump_json(all));
 }
 
+void print_plans(const Options& o, const PlanRequest& request, const std::vector<Plan>& plans) {
+  if (o.json) {
+    Json all = Json::array();
+    for (const Plan& p : plans) all.push_back(plan_json(p));
+    fmt::print("{}", dump_json(o.compare.empty() ? all.front() : all));
+    return;
+  }
+  if (o.compare.empty()) {
+    fmt::print("{}", plan_text(plans.front()));
+    return;
+  }
+  fmt::print("{} on {} {}\n", plans.front().work.model, request.layout.gpus, request.hardware.summary);
+  for (const Plan& p : plans) fmt::print("  {:<12} {}\n", p.work.recipe, p.request.layout.text());
+  fmt::print("{}", compare_text(plans));
+  for (const std::string& line : honest_lines(plans.back())) fmt::print("note: {}\n", line);
+}
+
 ExitCode run(const Options& o) {
   if (o.list || o.storage || !o.calibration.empty()) {
     if (o.list) fmt::print("{}", list_text());
@@ -158,25 +179,16 @@ ExitCode run(const Options& o) {
     return 0;
   }
   const PlanRequest request = make_request(o);
+  std::vector<SweepPoint> points;
   if (!o.sweep.empty()) {
-    print_sweep(o, request);
-    return 0;
+    points = read_sweep(o, request);
+    print_sweep(o, points);
+    if (o.html.empty()) return 0;
   }
-  std::vector<Plan> plans = {make_plan(request)};
-  if (!o.compare.empty()) plans = compare_plans(request, o.compare);
-  if (o.json) {
-    Json all = Json::array();
-    for (const Plan& p : plans) all.push_back(plan_json(p));
-    fmt::print("{}", dump_json(plans.size() == 1 && o.compare.empty() ? all.front() : all));
-  } else if (o.compare.empty()) {
-    fmt::print("{}", plan_text(plans.front()));
-  } else {
-    fmt::print("{} on {} {}\n", plans.front().work.model, request.layout.gpus, request.hardware.summary);
-    for (const Plan& p : plans) fmt::print("  {:<12} {}\n", p.work.recipe, p.request.layout.text());
-    fmt::print("{}", compare_text(plans));
-    for (const std::string& line : honest_lines(plans.back())) fmt::print("note: {}\n", line);
-  }
-  if (!o.html.empty()) write_plan_page(plans, o.html);
+  const std::vector<Plan> plans =
+      o.compare.empty() ? std::vector<Plan>{make_plan(request)} : compare_plans(request, o.compare);
+  if (points.empty()) print_plans(o, request, plans);
+  if (!o.html.empty()) write_plan_page(plans, o.html, points);
   return 0;
 }
 
@@ -203,7 +215,7 @@ Verb add_plan(CLI::App& app) {
   app.add_option("--hardware", o->hardware, "A GPU (--list), or a .toml file that describes one")
       ->capture_default_str();
   app.add_option("--peak", o->peaks, "Another dense peak: fp4=9000 (TFLOP/s)")->take_all();
-  app.add_option("--gpus", o->gpus, "How many")->capture_default_str();
+  app.add_option("--gpus", o->gpus, "How many; 8 if not said, or the run's own");
   app.add_option("--layout", o->layout,
                  "auto (the fastest that fits), or tp=4,pp=2,vp=2,cp=1,fsdp; dp follows");
   app.add_option("--recompute", o->recompute, "none, selective or full, with a given layout");

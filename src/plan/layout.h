@@ -28,6 +28,8 @@ struct ParallelLayout {
   std::int64_t global_batch = 256;  ///< sequences
   std::int64_t sequence = 8192;
   Recompute recompute = Recompute::None;
+  std::int64_t head_chunk =
+      0;  ///< tokens whose logits exist at once, as in layers/head.h; 0: all of a micro-batch
 
   std::int64_t dp() const { return gpus / (tp * pp * cp); }
   std::int64_t shards() const { return dp() * cp; }  ///< GPUs that have the same weights: states divide by it

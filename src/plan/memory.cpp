@@ -68,7 +68,8 @@ void add_activations(const Workload& w, const ParallelLayout& l, Memory& m) {
   const double pp = static_cast<double>(l.pp), vp = static_cast<double>(l.vp);
   const double in_flight = l.pp == 1 ? 1 : 1 + (pp - 1) / (pp * vp);
   double layers = tokens * activation_bytes_per_token(w, l.recompute) / tp;
-  double logits = tokens * static_cast<double>(w.vocab) * kLogitBytes / tp;
+  const double in_head = l.head_chunk > 0 ? std::min(tokens, static_cast<double>(l.head_chunk)) : tokens;
+  double logits = in_head * static_cast<double>(w.vocab) * kLogitBytes / tp;
   if (l.pp > 1) {
     const double first = layers * in_flight, last = layers / pp + logits;
     layers = first > last ? first : layers / pp;

@@ -177,7 +177,7 @@ std::string compare_text(const std::vector<Plan>& plans) {
 }
 
 std::string sweep_text(const std::vector<SweepPoint>& points) {
-  std::string out = fmt::format("{:>7}  {:>10}{:>12}{:>10}{:>12}{:>12}  {}\n", "GPUs", "tok/s/GPU", "Mtok/s",
+  std::string out = fmt::format("{:>7}  {:>10}{:>10}{:>13}{:>13}{:>12}  {}\n", "GPUs", "tok/s/GPU", "Mtok/s",
                                 "time", "equal loss", "cost", "layout");
   for (const SweepPoint& s : points) {
     if (!s.plan) {
@@ -186,7 +186,7 @@ std::string sweep_text(const std::vector<SweepPoint>& points) {
     }
     const Plan& p = *s.plan;
     const ParallelLayout& l = p.request.layout;
-    out += fmt::format("{:>7}  {:>10.0f}{:>12.2f}{:>10}{:>12}{:>12.0f}  dp {} tp {} pp {} micro {} {}{}\n",
+    out += fmt::format("{:>7}  {:>10.0f}{:>10.2f}{:>13}{:>13}{:>12.0f}  dp {} tp {} pp {} micro {} {}{}\n",
                        s.gpus, p.time.tokens_per_gpu_s,
                        p.time.tokens_per_gpu_s * static_cast<double>(s.gpus) * 1e-6, hours_text(p.hours),
                        hours_text(p.equal.best_hours()), p.cost, l.dp(), l.tp, l.pp, l.micro_batch,

@@ -117,8 +117,11 @@ std::string bars(const Group (&groups)[N], const std::vector<Bar>& list, const s
           x, y, w, groups[p].css, escaped(groups[p].label), list[i].parts[p], unit);
       x += w;
     }
-    body += fmt::format("<text x='{:.1f}' y='{:.1f}' class='t-head'>{}</text>", x + 8, y + 16,
-                        escaped(list[i].end));
+    // A figure never stands across the limit.
+    const double edge = kLeft + limit * scale;
+    const double at = limit > 0 && x < edge && x + 70 > edge ? edge + 8 : x + 8;
+    body +=
+        fmt::format("<text x='{:.1f}' y='{:.1f}' class='t-head'>{}</text>", at, y + 16, escaped(list[i].end));
   }
   if (limit > 0)
     body += fmt::format("<line x1='{0:.1f}' y1='{1}' x2='{0:.1f}' y2='{2:.1f}' class='limit'/>",
@@ -205,6 +208,53 @@ std::string loss_section(const std::vector<Plan>& plans) {
                      "<th class='n'>MWh</th><th>gap from</th></tr>" + rows + "</table></div>");
 }
 
+/// Millions of tokens a second against GPUs, both doubling, beside what the first point would give if it
+/// scaled.
+std::string sweep_section(const std::vector<SweepPoint>& sweep) {
+  std::vector<Point> real, ideal;
+  std::string rows;
+  for (const SweepPoint& s : sweep) {
+    if (!s.plan) {
+      rows += fmt::format("<tr><td class='n'>{}</td><td colspan='5'>{}</td></tr>", s.gpus, escaped(s.why));
+      continue;
+    }
+    const Plan& p = *s.plan;
+    const double gpus = static_cast<double>(s.gpus), speed = p.time.tokens_per_gpu_s * gpus * 1e-6;
+    real.push_back({std::log2(gpus), std::log2(speed)});
+    ideal.push_back({std::log2(gpus), real[0].y + std::log2(gpus) - real[0].x});
+    rows += fmt::format(
+        "<tr><td class='n'>{}</td><td class='n'>{:.0f}</td><td class='n'>{:.2f}</td><td class='n'>{}</td>"
+        "<td class='n'>{}</td><td>{}</td></tr>",
+        s.gpus, p.time.tokens_per_gpu_s, speed, hours_text(p.hours), hours_text(p.equal.best_hours()),
+        escaped(p.request.layout.text()));
+  }
+  std::string plot;
+  if (real.size() > 1) {
+    const auto power = [](double v) { return fmt::format("{:.4g}", std::exp2(v)); };
+    Plot chart({.x_title = "GPUs",
+                .y_title = "million tokens a second",
+                .x_format = power,
+                .y_format = power,
+                .x_ticks = static_cast<int>(real.size()),
+                .y_ticks = 5},
+               {real.front().x - 0.1, real.back().x + 0.1}, {real.front().y - 0.3, ideal.back().y + 0.3});
+    chart.line(ideal, "base");
+    chart.line(real, "cand");
+    chart.dots(real, 3.5, "cand");
+    chart.end_label(ideal.back().y, "if it scaled", "k-base");
+    chart.end_label(real.back().y, "predicted", "k-cand");
+    plot = chart.svg("Tokens a second against GPUs");
+  }
+  return section(
+      "More GPUs",
+      "The global batch stays, so more GPUs mean smaller shares of it each, more splitting and "
+      "more traffic.",
+      plot +
+          "<div class='scroll'><table><tr><th class='n'>GPUs</th><th class='n'>tokens/s a GPU</th><th "
+          "class='n'>Mtokens/s</th><th class='n'>time</th><th class='n'>equal loss</th><th>layout</th></tr>" +
+          rows + "</table></div>");
+}
+
 std::string kinds_section(const Plan& p) {
   std::string rows;
   for (const KindShare& k : shares_by_kind(p.work, static_cast<double>(p.request.layout.sequence))) {
@@ -253,7 +303,7 @@ std::string sources(const Hardware& h) {
 
 }  // namespace
 
-std::string plan_page(const std::vector<Plan>& plans) {
+std::string plan_page(const std::vector<Plan>& plans, const std::vector<SweepPoint>& sweep) {
   check(!plans.empty(), "a page needs a plan");
   const Plan& p = plans.back();
   std::string notes;
@@ -267,16 +317,18 @@ std::string plan_page(const std::vector<Plan>& plans) {
       p.request.layout.gpus, escaped(p.request.hardware.summary), escaped(p.work.recipe),
       escaped(p.request.layout.text()));
   out += figures(p) + (notes.empty() ? "" : "<ul>" + notes + "</ul>");
-  out += time_section(plans) + memory_section(plans) + loss_section(plans) + kinds_section(p) +
-         sources(p.request.hardware);
+  out += time_section(plans) + memory_section(plans) + loss_section(plans);
+  if (!sweep.empty()) out += sweep_section(sweep);
+  out += kinds_section(p) + sources(p.request.hardware);
   return out +
          "<footer>nibble plan. A step-time model: on held-out published rows of dense models its median "
          "error is "
          "about 4 %, its worst 30 %.</footer></main></body></html>\n";
 }
 
-void write_plan_page(const std::vector<Plan>& plans, const std::filesystem::path& html) {
-  write_file_atomically(html, plan_page(plans));
+void write_plan_page(const std::vector<Plan>& plans, const std::filesystem::path& html,
+                     const std::vector<SweepPoint>& sweep) {
+  write_file_atomically(html, plan_page(plans, sweep));
 }
 
 }  // namespace nibble
