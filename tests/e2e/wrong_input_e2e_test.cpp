@@ -56,13 +56,18 @@ INSTANTIATE_TEST_SUITE_P(
              "train run.toml --set faults.inject_nan_step=5 --set precision.recipe=bf16",
              5,
              {"step 5", "gradient norm", "step_00000005"}},
+        Case{"sparse_peak", "plan --model llama-3.1-8b --peak fp4=20000", 2, {"dense", "use 10000"}},
+        Case{"no_layout",
+             "plan --model llama-3-70b --gpus 8 --layout tp=1",
+             2,
+             {"GiB a GPU", "nearest layout that fits"}},
         Case{"no_report", "report nowhere", 2, {"nowhere"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Help, EveryVerbHasHelpAndTheVersionIsPrinted) {
   const Workspace w;
   for (const char* verb :
-       {"validate", "train", "explain", "report", "quantize", "verify-model", "doctor", "bench"}) {
+       {"validate", "train", "explain", "plan", "report", "quantize", "verify-model", "doctor", "bench"}) {
     const Outcome o = w.nibble(std::string("help ") + verb);
     EXPECT_EQ(o.code, 0) << o.output;
     EXPECT_NE(o.output.find("--help"), std::string::npos) << verb;
