@@ -127,7 +127,10 @@ PlanRequest make_request(const Options& o) {
   if (o.global_batch > 0) r.layout.global_batch = o.global_batch;
   if (o.micro_batch > 0) r.layout.micro_batch = o.micro_batch;
   if (!o.recompute.empty()) r.layout.recompute = recompute_from_name(o.recompute);
-  r.search_layout = read_layout(o.layout, r.layout);
+  r.search_layout = read_layout(o.layout, r.layout) && (o.config.empty() || o.layout == "auto");
+  check_usage(
+      !r.search_layout || (o.micro_batch == 0 && o.recompute.empty()),
+      "--micro-batch and --recompute are chosen by --layout auto; give a layout, for example --layout tp=1");
   r.tokens = parse_tokens(o.tokens);
   r.price = o.price;
   r.switch_share = o.switch_share;
@@ -216,8 +219,9 @@ Verb add_plan(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--peak", o->peaks, "Another dense peak: fp4=9000 (TFLOP/s)")->take_all();
   app.add_option("--gpus", o->gpus, "How many; 8 if not said, or the run's own");
-  app.add_option("--layout", o->layout,
-                 "auto (the fastest that fits), or tp=4,pp=2,vp=2,cp=1,fsdp; dp follows");
+  app.add_option(
+      "--layout", o->layout,
+      "auto (the fastest that fits; the default with --model), or tp=4,pp=2,vp=2,cp=1,fsdp; dp follows");
   app.add_option("--recompute", o->recompute, "none, selective or full, with a given layout");
   app.add_option("--micro-batch", o->micro_batch, "Sequences, with a given layout");
   app.add_option("--global-batch", o->global_batch, "Sequences a step; 512 if not said");

@@ -46,8 +46,8 @@ void read_rate(const toml::table& table, RateInfo& rate, const std::string& wher
   for (const auto& [key, node] : table) {
     const std::string k(key.str());
     const auto it = fields.find(k);
-    if (it == fields.end()) refuse_key(where + " " + k, fields, {});
-    *it->second = number(node, where + " " + k);
+    if (it == fields.end()) refuse_key(fmt::format("{} {}", where, k), fields, {});
+    *it->second = number(node, fmt::format("{} {}", where, k));
   }
 }
 

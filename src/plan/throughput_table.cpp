@@ -100,7 +100,7 @@ Rate rate_of_precision(const std::string& p) {
 }
 
 Workload workload_of(const ThroughputRow& row) {
-  const Workload work =
+  Workload work =
       make_workload(find_plan_model(row.plan_model), table_recipe(row.precision), row.layout.sequence);
   check_layout(work, row.layout);
   return work;
