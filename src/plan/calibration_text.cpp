@@ -86,6 +86,11 @@ std::string calibration_text(const std::filesystem::path& path) {
   const std::vector<ThroughputRow> late = dense_releases(rows, true), early = dense_releases(rows, false);
   out += summary("dense, fitted up to 26.02.01: the later releases",
                  table_errors(late, fit_achieved(early, hardware_table())));
+  for (const char* model : {"llama-3.1-8b", "llama-3-70b", "llama-3.1-405b"}) {
+    const std::vector<ThroughputRow> unseen = dense_model(rows, model, false);
+    out += summary(fmt::format("dense, fitted without any row of {}: it", model).c_str(),
+                   table_errors(unseen, fit_achieved(dense_model(rows, model, true), hardware_table())));
+  }
   out += summary("dense, the hardware table as it is: all rows",
                  table_errors(dense_rows(rows), hardware_table()));
   const std::filesystem::path other = path.parent_path() / "other_throughput.csv";

@@ -51,6 +51,16 @@ TEST(Calibration, LaterReleasesArePredictedFromEarlierOnes) {
   EXPECT_LE(errors.median_ratios, 0.06);
 }
 
+TEST(Calibration, ModelsThatTheFitNeverSawArePredictedToo) {
+  const auto rows = table();
+  for (const char* model : {"llama-3.1-8b", "llama-3-70b", "llama-3.1-405b"}) {
+    const auto unseen = dense_model(rows, model, false);
+    const TableErrors errors =
+        table_errors(unseen, fit_achieved(dense_model(rows, model, true), hardware_table()));
+    EXPECT_LE(errors.median_rows, 0.12) << model;
+  }
+}
+
 TEST(Calibration, TheHardwareTableHoldsWhatTheFitGives) {
   const auto fitted = fit_achieved(dense_half(table(), 0), hardware_table());
   for (std::size_t i = 0; i < fitted.size(); ++i) {

@@ -243,6 +243,14 @@ std::vector<ThroughputRow> dense_releases(const std::vector<ThroughputRow>& rows
   return out;
 }
 
+std::vector<ThroughputRow> dense_model(const std::vector<ThroughputRow>& rows, const std::string& plan_model,
+                                       bool others) {
+  std::vector<ThroughputRow> out;
+  for (const ThroughputRow& row : rows)
+    if (row.dense && (row.plan_model != plan_model) == others) out.push_back(row);
+  return out;
+}
+
 double median_absolute(std::vector<double> values) {
   if (values.empty()) return 0;
   for (double& v : values) v = std::abs(v);

@@ -57,6 +57,11 @@ std::vector<ThroughputRow> dense_half(const std::vector<ThroughputRow>& rows, in
 /// Releases up to and including 26.02.01, or the later ones: a harder split, the future from the past.
 std::vector<ThroughputRow> dense_releases(const std::vector<ThroughputRow>& rows, bool late);
 
+/// Dense rows of one model, or of the others: the hardest split, since the halves share configurations that
+/// were measured again in a later release.
+std::vector<ThroughputRow> dense_model(const std::vector<ThroughputRow>& rows, const std::string& plan_model,
+                                       bool others);
+
 double median_absolute(std::vector<double> values);
 
 /// The whole report of `nibble plan --calibration`: shares fitted on one half, errors on the other, harder
