@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,11 +9,13 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "cli/environment.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "models/flops.h"
 #include "models/parameters.h"
 #include "ops/gemm/gemm.h"
 #include "ops/quantize/quantize_bench.h"
+#include "plan/hardware.h"
 #include "train/learner.h"
 
 namespace nibble {
@@ -22,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   MachineOptions machine;
-  std::string model = "hybrid-tiny", json;
+  std::string model = "hybrid-tiny", json, hardware;
   std::int64_t batch = 8, sequence = 256, vocab = 0, steps = 30;
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
   bool quantizers = true, products = true, training = true;
@@ -152,6 +155,30 @@ void print_steps(Stream& stream, const Options& o, const DecoderSpec& model, Jso
   }
 }
 
+/// The measured ceilings of this machine in the form that `nibble plan --hardware FILE.toml` reads.
+void write_hardware(const std::string& path, Stream& stream) {
+  constexpr std::int64_t kT = 2048, kN = 3072, kK = 768;
+  double gflops = 0;
+  for (Gemm g : kGemms) gflops = std::max(gflops, measure_product(stream, g, DType::BF16, kT, kN, kK));
+  Stream one(stream.kind(), stream.device(), 1);
+  const double copied = measure_quantizers(one, 16384, 2048, 2.0).front().memcpy_per_s;
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  Hardware h;
+  h.name = processor_name();
+  h.summary = fmt::format("measured by nibble bench, {} threads", stream.pool().threads());
+  h.bf16 = {.dense = gflops * 1e-3, .sparse = 0, .achieved = 1};
+  h.memory_gb = h.usable_gb = memory * 1e-9;
+  h.bandwidth_tb = 2 * copied * 1e-12;  // a copy reads and writes
+  h.copy_fraction = 1;
+  h.source = h.achieved_source =
+      fmt::format("nibble bench: BF16 product {} x {} x {}; memcpy of 64 MiB on one thread", kT, kN, kK);
+  check_hardware(h);
+  write_file(path, to_toml(h));
+  fmt::print("\nceilings: BF16 products {:.0f} GFLOP/s, copy {:.1f} GB/s of source bytes; written to {}\n",
+             gflops, copied * 1e-9, path);
+}
+
 ExitCode run(const Options& o) {
   HostDevice host;
   Stream stream = open_stream(o.machine, host);
@@ -167,6 +194,7 @@ ExitCode run(const Options& o) {
   if (o.quantizers) print_quantizers(stream.kind(), json);
   if (o.products) print_products(stream, o, model, json);
   if (o.training) print_steps(stream, o, model, json);
+  if (!o.hardware.empty()) write_hardware(o.hardware, stream);
   if (!o.json.empty()) write_json(o.json, json);
   return 0;
 }
@@ -193,6 +221,8 @@ Verb add_bench(CLI::App& app) {
   app.add_flag("!--no-quantizers", o->quantizers, "Leave the quantisers out");
   app.add_flag("!--no-products", o->products, "Leave the matrix products out");
   app.add_flag("!--no-steps", o->training, "Leave the training steps out");
+  app.add_option("--hardware", o->hardware,
+                 "Measure this machine's ceilings and write them to this file, for `nibble plan --hardware`");
   app.add_option("--json", o->json, "Also write the figures to this file");
   add_machine_options(app, o->machine);
   app.footer("Speeds are quoted beside their own baseline from the same binary and run.");

@@ -82,5 +82,13 @@ TEST(Help, EveryVerbHasHelpAndTheVersionIsPrinted) {
   EXPECT_NE(w.nibble("--version").output.find("nibble "), std::string::npos);
 }
 
+TEST(Bench, WritesTheMachinesCeilingsInTheFormThatThePlannerReads) {
+  const Workspace w;
+  const Outcome bench = w.nibble("bench --no-quantizers --no-products --no-steps --hardware here.toml");
+  ASSERT_EQ(bench.code, 0) << bench.output;
+  const Outcome plan = w.nibble("plan --model hybrid-tiny --hardware here.toml --gpus 1 --tokens 1M");
+  EXPECT_EQ(plan.code, 0) << plan.output << w.read("here.toml");
+}
+
 }  // namespace
 }  // namespace nibble::e2e
