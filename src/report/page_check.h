@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -14,9 +15,9 @@ namespace nibble::fixture {
 /// Where pages are left for looking at: NIBBLE_REPORT_DIR, or a temporary folder.
 inline std::filesystem::path page_folder() {
   const char* wanted = std::getenv("NIBBLE_REPORT_DIR");
-  const std::filesystem::path dir = wanted != nullptr
-                                        ? std::filesystem::path(wanted)
-                                        : std::filesystem::path(::testing::TempDir()) / "nibble_report";
+  const std::filesystem::path dir = wanted != nullptr ? std::filesystem::path(wanted)
+                                                      : std::filesystem::path(::testing::TempDir()) /
+                                                            ("nibble_report_" + std::to_string(::getpid()));
   std::filesystem::create_directories(dir);
   return dir;
 }

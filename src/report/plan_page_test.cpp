@@ -2,6 +2,7 @@
 #include "report/plan_page.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <regex>
@@ -53,7 +54,8 @@ TEST(PlanPage, BarsAddUpToTheStep) {
 }
 
 TEST(PlanPage, IsWrittenWhole) {
-  const auto path = std::filesystem::temp_directory_path() / "nibble_plan_page_test.html";
+  const auto path =
+      std::filesystem::temp_directory_path() / ("nibble_plan_page_" + std::to_string(::getpid()) + ".html");
   const std::vector<Plan> all = plans("llama-1.2b", "b200");
   write_plan_page(all, path);
   EXPECT_EQ(read_file(path), plan_page(all));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -24,7 +25,8 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 std::filesystem::path scratch(const std::string& name) {
-  const auto dir = std::filesystem::path(::testing::TempDir()) / "nibble_telemetry";
+  const auto dir =
+      std::filesystem::path(::testing::TempDir()) / ("nibble_telemetry_" + std::to_string(::getpid()));
   std::filesystem::create_directories(dir);
   return dir / name;
 }
