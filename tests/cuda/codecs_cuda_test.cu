@@ -125,8 +125,8 @@ bool same_bytes(const T& a, const T& b) {
   return true;
 }
 
-/// The same bits, or NaN on both sides: where scale x amax overflows, infinity times zero is a NaN, and which NaN
-/// is the processor's choice.
+/// The same bits, or NaN on both sides: where scale x amax overflows, infinity times zero is a NaN, and which
+/// NaN is the processor's choice.
 bool same_numbers(const float (&a)[16], const float (&b)[16]) {
   for (int j = 0; j < 16; ++j) {
     if (a[j] != a[j] && b[j] != b[j]) continue;
