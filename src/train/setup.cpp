@@ -140,7 +140,7 @@ std::string weights_hash(const ParamStore& params) {
 std::string maths_hash(const RunConfig& config, bool with_precision) {
   Xxh3 hash;
   for (const auto& [key, value] : maths_values(config))
-    if (with_precision || !key.starts_with("precision.")) hash.update(key + " = " + value + "\n");
+    if (with_precision || !key.starts_with("precision.")) hash.update(fmt::format("{} = {}\n", key, value));
   return hash.digest128_hex();
 }
 
