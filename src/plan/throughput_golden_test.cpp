@@ -74,7 +74,9 @@ TEST(Calibration, Fp8OverBf16OnH100IsWhatNemoPublishes) {
   const std::pair<const char*, double> published[] = {
       {"LLAMA3_8B", 1.30}, {"LLAMA3_70B", 1.43}, {"LLAMA3.1_405B", 1.53}};
   const Hardware h100 = find_hardware("h100");
-  for (const auto& [model, ratio] : published) {
+  for (const auto& entry : published) {
+    const char* model = entry.first;
+    const double ratio = entry.second;
     const auto rows = table();
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const ThroughputRow& r) {
       return r.system == "h100" && r.model == model && r.precision == "FP8";
