@@ -77,7 +77,7 @@ std::string noise_sentence(const Verdict& v) {
 
 std::string alarm_list(const Verdict& v) {
   std::string out;
-  constexpr std::size_t kMost = 12;
+  constexpr std::size_t kMost = 4;  // the page opens with the verdict, not with a log
   std::vector<AlarmEvent> alarms = v.alarms;
   std::stable_sort(alarms.begin(), alarms.end(), [](auto& a, auto& b) { return a.severity > b.severity; });
   for (std::size_t i = 0; i < std::min(kMost, alarms.size()); ++i) {

@@ -13,7 +13,7 @@ namespace nibble {
 
 /// When telemetry is worth a person's attention. Thresholds are data: a protocol freezes them.
 struct AlarmRules {
-  double drift_octaves = 1.0;  ///< rise of log2 amax above its EMA, one octave a window
+  double drift_octaves = 2.0;  ///< rise of log2 amax above its EMA; a model that learns moves by one
   int drift_after = 5;         ///< measurements of an operand before its drift is judged: a model that starts
                                ///< moves by octaves, and a mean of two points is no mean
   double flushed = 0.40;       ///< share of non-zero inputs that decode to zero

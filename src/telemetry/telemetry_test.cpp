@@ -237,7 +237,7 @@ TEST(CheckGemm, SeparatesAPlantedSignFaultFromFourBitNoise) {
 
 TEST(AlarmMonitor, DriftIsJudgedOnceTheMeanHasSettled) {
   AlarmMonitor monitor({});
-  QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .amax_drift = 1.6, .sqnr_db = 20};
+  QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .amax_drift = 2.6, .sqnr_db = 20};
   for (int i = 0; i < AlarmRules{}.drift_after; ++i) EXPECT_TRUE(monitor.inspect(e).empty()) << i;
   const auto alarms = monitor.inspect(e);
   ASSERT_EQ(alarms.size(), 1u);
