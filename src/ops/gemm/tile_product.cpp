@@ -6,6 +6,7 @@
 #include <array>
 #include <dnnl.hpp>
 #include <map>
+#include <mutex>
 
 #include "base/error.h"
 
@@ -55,6 +56,10 @@ class Compiler {
   }
 
   Compiled compile(const TileProduct& t) {
+    // oneDNN keeps a cache of its own for the whole process; its locks are in a library that ThreadSanitizer
+    // cannot read. Kernels are made once a shape, so making them one at a time costs nothing and is provable.
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
     using Type = dnnl::memory::data_type;
     const Type type = t.bf16_operands ? Type::bf16 : Type::f32;
     const dnnl::memory::desc a({t.m, t.k}, type, dnnl::memory::dims{t.a_stride_m, t.a_stride_k});
