@@ -27,3 +27,10 @@ foreach(sm ${NIBBLE_CUDA_ARCHITECTURES})
   list(APPEND NIBBLE_CUDA_FLAGS "SHELL:-gencode arch=compute_${sm},code=sm_${sm}")
 endforeach()
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${NIBBLE_CUDA_FLAGS}>")
+
+# Host code sees the cuda backend through this; libraries come from the toolkit.
+add_compile_definitions(NIBBLE_WITH_CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(NIBBLE_CUDA_RUNTIME CUDA::cudart)
+set(NIBBLE_CUDA_LIBRARIES CUDA::cublasLt)
+include(${CMAKE_CURRENT_LIST_DIR}/CudnnFrontend.cmake)

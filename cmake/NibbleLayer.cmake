@@ -1,7 +1,7 @@
 # One library a layer, linked only to the layers it sees. File suffixes drive the build:
 #   x.cpp x_ref.cpp x_cpu.cpp     the library
 #   x_simd.cpp                    compiled once for each instruction set (see src/base/simd.h)
-#   x_cuda.cu x_cuda_sm100.cu     the library, with NIBBLE_CUDA
+#   x_cuda.cu x_cuda.cpp          the library, with NIBBLE_CUDA (.cu only where device code is)
 #   x_test.cpp                    unit tests of the layer, label "unit"
 #   x_golden_test.cpp             label "golden";  x_conformance_test.cpp  label "conformance"
 #   tests/cuda/x_cuda_test.cu     label "gpu", with NIBBLE_CUDA: compiled anywhere, run where there is a GPU
@@ -20,8 +20,10 @@ function(nibble_layer name)
   file(GLOB_RECURSE simd CONFIGURE_DEPENDS ${dir}/*_simd.cpp)
   list(REMOVE_ITEM sources ${dir}/main.cpp)
   if(NIBBLE_CUDA)
-    file(GLOB_RECURSE device CONFIGURE_DEPENDS ${dir}/*_cuda.cu ${dir}/*_cuda_sm100.cu)
+    file(GLOB_RECURSE device CONFIGURE_DEPENDS ${dir}/*_cuda.cu)
     list(APPEND sources ${device})
+  else()
+    list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   endif()
   if(tests)
     list(REMOVE_ITEM sources ${tests})

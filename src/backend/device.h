@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -19,26 +20,88 @@ std::string_view name_of(BackendKind kind);
 /// "ref", "cpu" or "cuda"; throws Error{Usage} otherwise, or when this binary was built without it.
 BackendKind backend_from_name(std::string_view name);
 
-/// Where bytes live. The few verbs a machine must offer.
+/// Work that was recorded once and can be issued again with the same addresses and shapes.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;
+};
+
+/// Where bytes live, and the order in which work on them happens: everything issued to one device happens in
+/// the order of issue. The few verbs a machine must offer. On the host each is done when it returns.
 class Device {
  public:
   virtual ~Device() = default;
-  /// 64-byte aligned, zeroed. Throws Error{Runtime} with the size when there is not enough.
+  virtual BackendKind kind() const = 0;
+  /// kDeviceAlignment-aligned, zeroed. Throws Error{Runtime} with the size when there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* p) noexcept = 0;
+  /// Host memory that the device reads and writes without a copy; zeroed, same alignment.
+  virtual void* allocate_host(std::size_t bytes) = 0;
+  virtual void free_host(void* p) noexcept = 0;
+  /// `from` may change once this returns, unless it came from allocate_host: then the copy happens in the
+  /// order of issue and the caller waits for it (mark, wait) before it writes there again.
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes) = 0;
+  /// Waits until the bytes are there.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  /// Into memory of allocate_host, without waiting.
+  virtual void send_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;  ///< both on the device
   virtual void zero(void* p, std::size_t bytes) = 0;
+
+  /// A point in the order of issue, and waiting until everything before it is done. Marks are numbers that
+  /// grow; the last few can be waited for.
+  virtual std::uint64_t mark() = 0;
+  virtual void wait(std::uint64_t mark) = 0;
+  void synchronize() { wait(mark()); }
+
+  /// Records what `issue` issues instead of doing it. Null where a device cannot: then nothing was issued.
+  /// Inside, memory may not be allocated and nobody may wait.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& issue) = 0;
 };
+
+inline constexpr std::size_t kDeviceAlignment = 256;
+
+/// The device that a backend computes on; `ref` and `cpu` share ordinary memory. Throws Error{Runtime} when
+/// there is no such device or its driver does not answer.
+std::unique_ptr<Device> open_device(BackendKind kind);
+
+/// One value of device memory.
+template <class T>
+T read(Device& device, const T* p) {
+  T value;
+  device.copy_to_host(&value, p, sizeof(T));
+  return value;
+}
+
+/// The elements of a contiguous view of device memory, and the way back.
+template <class T>
+std::vector<std::remove_const_t<T>> on_host(Device& device, View<T> view) {
+  std::vector<std::remove_const_t<T>> values(static_cast<std::size_t>(view.numel()));
+  device.copy_to_host(values.data(), view.data(), values.size() * sizeof(T));
+  return values;
+}
+template <class T>
+void to_device(Device& device, View<T> to, const std::vector<T>& values) {
+  device.copy_from_host(to.data(), values.data(), values.size() * sizeof(T));
+}
 
 /// Ordinary memory.
 class HostDevice final : public Device {
  public:
+  BackendKind kind() const override { return BackendKind::Cpu; }
   void* allocate(std::size_t bytes) override;
   void free(void* p) noexcept override;
+  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void free_host(void* p) noexcept override { free(p); }
   void copy_from_host(void* to, const void* from, std::size_t bytes) override;
   void copy_to_host(void* to, const void* from, std::size_t bytes) override;
+  void send_to_host(void* to, const void* from, std::size_t bytes) override { copy_to_host(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override { copy_to_host(to, from, bytes); }
   void zero(void* p, std::size_t bytes) override;
+  std::uint64_t mark() override { return 0; }
+  void wait(std::uint64_t) override {}
+  std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
 };
 
 /// Owned bytes on a device.
@@ -68,6 +131,30 @@ class Buffer {
   Device* device_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+/// Owned host memory that a device reads and writes without a copy.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(Device& device, std::size_t bytes) : device_(&device), data_(device.allocate_host(bytes)) {}
+  HostBuffer(HostBuffer&& o) noexcept { *this = std::move(o); }
+  HostBuffer& operator=(HostBuffer&& o) noexcept {
+    std::swap(device_, o.device_);
+    std::swap(data_, o.data_);
+    return *this;
+  }
+  ~HostBuffer() {
+    if (data_) device_->free_host(data_);
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
 };
 
 /// A stack of tensors: what forward keeps for backward, and a kernel's scratch. Memory comes in chunks

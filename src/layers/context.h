@@ -5,6 +5,7 @@
 
 #include "backend/device.h"
 #include "ops/health/quant_stats.h"
+#include "ops/step_record.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
@@ -48,6 +49,9 @@ struct Context {
   std::uint64_t weights_version =
       0;                 ///< changes whenever weights do: quantised weights are made once a version
   bool training = true;  ///< false: nothing is kept for a backward pass
+  /// The step's numbers in the backend's memory. With it random keys read their step there and faulty
+  /// operands are noted there (linear_fault says which) instead of being waited for.
+  StepRecord* record = nullptr;
   QuantObserver* observer = nullptr;
 
   RealView activations(std::int64_t tokens, std::int64_t features) const {

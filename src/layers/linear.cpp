@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/gemm/gemm.h"
@@ -20,6 +21,24 @@ ConstRealView oriented(ConstRealView source, bool transpose) {
 }
 
 }  // namespace
+
+std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand) {
+  return (static_cast<std::int64_t>(linear.position) << 8) | (static_cast<std::int64_t>(gemm) << 4) |
+         static_cast<std::int64_t>(operand);
+}
+
+std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linears, std::int64_t fault,
+                           std::string_view what) {
+  const auto gemm = static_cast<Gemm>((fault >> 4) & 15);
+  const auto operand = static_cast<Operand>(fault & 15);
+  const auto it = std::find_if(linears.begin(), linears.end(),
+                               [&](const LinearInfo& l) { return l.position == fault >> 8; });
+  return fmt::format(
+      "step {}: {}: the {} operand {} holds {}; the 4- and 8-bit formats would hide it. Resume from the last "
+      "checkpoint with a lower learning rate, or replay the step in bf16 to see whether the recipe is at "
+      "fault",
+      step, it != linears.end() ? it->name : "a linear", name(gemm), operand_name(gemm, operand), what);
+}
 
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
     : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {}
@@ -58,7 +77,8 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
           .step = static_cast<std::uint32_t>(ctx.step),
           .layer = static_cast<std::uint32_t>(info_.position),
           .role = static_cast<std::uint8_t>(random_role(gemm, operand)),
-          .first_element = static_cast<std::uint64_t>(ctx.first_token * features)};
+          .first_element = static_cast<std::uint64_t>(ctx.first_token * features),
+          .step_at = ctx.record ? &ctx.record->step : nullptr};
 }
 
 void Linear::quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
@@ -70,15 +90,15 @@ void Linear::quantize_into(Context& ctx, Gemm gemm, Operand operand, const Quant
                         .random = random_key(ctx, gemm, operand, source.size(1)),
                         .amax = amax,
                         .scale = scale,
-                        .values = values});
-  if (spec.non_finite == NonFinite::Detect && !std::isfinite(*amax))
-    throw Error(
-        ErrorKind::NonFinite,
-        fmt::format("step {}: {}: the {} operand {} holds {}; the 4- and 8-bit formats would hide it. "
-                    "Resume from the last checkpoint with a lower learning rate, or replay the step in "
-                    "bf16 to see whether the recipe is at fault",
-                    ctx.step, info_.name, name(gemm), operand_name(gemm, operand),
-                    std::isnan(*amax) ? "a NaN" : "an infinity"));
+                        .values = values,
+                        .fault = ctx.record ? &ctx.record->fault : nullptr,
+                        .fault_id = fault_id(info_, gemm, operand)});
+  if (ctx.record != nullptr || spec.non_finite != NonFinite::Detect) return;
+  const float found = read(ctx.stream.device(), amax);
+  if (!std::isfinite(found))
+    throw Error(ErrorKind::NonFinite,
+                fault_sentence(ctx.step, std::span(&info_, 1), fault_id(info_, gemm, operand),
+                               std::isnan(found) ? "a NaN" : "an infinity"));
 }
 
 Linear::Ready Linear::prepare(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
@@ -144,11 +164,13 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRea
   matmul(ctx.stream, {.a_MK = oriented(a_source, a_transpose).rows(0, rows),
                       .b_NK = oriented(b_source, b_transpose),
                       .c_MN = exact});
+  const std::vector<float> ours = on_host(ctx.stream.device(), quantized),
+                           expected = on_host(ctx.stream.device(), exact);
   double error = 0, norm = 0;
-  for (std::int64_t i = 0; i < rows * cols; ++i) {
-    const double e = static_cast<double>(quantized.data()[i]) - exact.data()[i];
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double e = static_cast<double>(ours[i]) - expected[i];
     error += e * e;
-    norm += static_cast<double>(exact.data()[i]) * exact.data()[i];
+    norm += static_cast<double>(expected[i]) * expected[i];
   }
   ctx.observer->on_product(info_, gemm, norm > 0 ? std::sqrt(error / norm) : 0.0);
 }

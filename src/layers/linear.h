@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
+
 #include "backend/device.h"
 #include "layers/context.h"
 #include "numeric/random_key.h"
@@ -18,7 +22,8 @@ namespace nibble {
 /// The weight is quantised once a weights_version. A 16x16-tiled weight serves dgrad as a transposed view,
 /// since both orientations share codes and scales.
 ///
-/// Throws  Error{NonFinite} with step, layer, GEMM and operand, before the cast hides a NaN or an infinity
+/// A NaN or an infinity in an operand is found before the cast hides it: it is noted in ctx.record, or
+/// without one  Throws  Error{NonFinite} with step, layer, GEMM and operand
 class Linear {
  public:
   Linear(LinearInfo info, Device& device, Param weight, Param bias = {});
@@ -64,5 +69,11 @@ class Linear {
   WeightCache row_copy_, transposed_copy_;
   ConstRealView saved_x_TK_;
 };
+
+/// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for
+/// it.
+std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand);
+std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linears, std::int64_t fault,
+                           std::string_view what);
 
 }  // namespace nibble

@@ -127,7 +127,10 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
   ctx.stream.device().zero(dresidual_TD.data(),
                            static_cast<std::size_t>(dresidual_TD.numel()) * sizeof(float));
   final_norm_.backward(ctx, dfinal_TD, dresidual_TD);
-  if (ctx.step == nan_step_) dresidual_TD(0, 0) = std::numeric_limits<float>::quiet_NaN();
+  if (ctx.step == nan_step_) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    ctx.stream.device().copy_from_host(dresidual_TD.data(), &nan, sizeof nan);
+  }
   for (auto s = sublayers_.rbegin(); s != sublayers_.rend(); ++s) {
     cast(ctx.stream, {.in_TD = View<const float>(dresidual_TD), .out_TD = dy_TD});
     s->mixer->backward(ctx, dy_TD, dnormed_TD);

@@ -23,14 +23,12 @@ std::int64_t size_of_shape(const std::vector<std::int64_t>& shape) {
   return n;
 }
 
-void copy_widened(const SafetensorsEntry& tensor, View<float> to) {
-  if (tensor.dtype == DType::F32) {
-    const std::vector<float> values = tensor.copy_as<float>();
-    std::copy(values.begin(), values.end(), to.data());
-  } else {
-    const std::vector<bf16> values = tensor.copy_as<bf16>();
-    std::transform(values.begin(), values.end(), to.data(), [](bf16 v) { return v.value(); });
-  }
+std::vector<float> widened(const SafetensorsEntry& tensor) {
+  if (tensor.dtype == DType::F32) return tensor.copy_as<float>();
+  const std::vector<bf16> narrow = tensor.copy_as<bf16>();
+  std::vector<float> values(narrow.size());
+  std::transform(narrow.begin(), narrow.end(), values.begin(), [](bf16 v) { return v.value(); });
+  return values;
 }
 
 }  // namespace
@@ -50,7 +48,7 @@ void load_hf_weights(const Safetensors& file, const DecoderSpec& spec, const Par
     check(size_of_shape(slice.shape) == tensor.numel() && slice.shape == tensor.shape,
           "{}: tensor {} has shape [{}], the model of config.json needs [{}]", file.path().string(),
           tensor.name, fmt::join(tensor.shape, ", "), fmt::join(slice.shape, ", "));
-    copy_widened(tensor, slice_of(params, slice));
+    params.write(slice_of(params, slice), widened(tensor));
     used.insert(slice.hf_name);
   }
   for (const SafetensorsEntry& tensor : file.entries())
@@ -65,10 +63,8 @@ void save_hf_model(const std::filesystem::path& directory, const DecoderSpec& sp
   const std::vector<HfSlice> slices = hf_slices(spec);
   for (const HfSlice& s : slices) tensors.push_back({s.hf_name, DType::F32, s.shape});
   SafetensorsWriter file(directory / "model.safetensors", std::move(tensors));
-  for (const HfSlice& s : slices) {
-    const View<float> values = slice_of(params, s);
-    file.write(s.hf_name, std::span<const float>(values.data(), static_cast<std::size_t>(values.numel())));
-  }
+  for (const HfSlice& s : slices)
+    file.write(s.hf_name, std::span<const float>(params.read(slice_of(params, s))));
   file.finish();
 }
 

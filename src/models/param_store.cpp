@@ -57,6 +57,13 @@ ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos) : device_(&
   const std::size_t bytes = static_cast<std::size_t>(flat_size_) * sizeof(float);
   for (Buffer* b : {&master_, &grad_, &m_, &v_}) *b = Buffer(device, bytes);
   copy_ = Buffer(device, bytes / 2);
+  static_assert(kAlignment % kDecayGroup == 0);
+  std::vector<std::uint8_t> decays(static_cast<std::size_t>(flat_size_ / kDecayGroup));
+  for (const Entry& e : entries_)
+    std::fill_n(decays.begin() + e.offset / kDecayGroup, (e.info.size() + kDecayGroup - 1) / kDecayGroup,
+                e.info.decay);
+  decays_ = Buffer(device, decays.size());
+  device.copy_from_host(decays_.data(), decays.data(), decays.size());
 }
 
 const ParamStore::Entry& ParamStore::at(const std::string& name) const {

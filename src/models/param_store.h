@@ -8,13 +8,14 @@
 #include "backend/device.h"
 #include "layers/context.h"
 #include "models/parameters.h"
+#include "ops/adamw/adamw.h"
 
 namespace nibble {
 
 /// All parameters of a model in flat buffers, each described by a global name and shape: FP32 master
-/// weights, FP32 main gradients, the two FP32 states of Adam, and a BF16 copy of what GEMMs and the lookup
-/// read. Every tensor starts on a 64-byte boundary; the gaps stay zero, so a flat buffer can be summed,
-/// written or (later) cut into equal shards without looking at names.
+/// weights, FP32 main gradients, the two FP32 states of Adam, and a BF16 copy, of which GEMMs and the lookup
+/// read theirs. Every tensor starts on a 64-byte boundary; the gaps stay zero, so a flat buffer can be
+/// summed, written or (later) cut into equal shards without looking at names.
 class ParamStore {
  public:
   struct Entry {
@@ -43,6 +44,16 @@ class ParamStore {
   View<float> all_grads() const { return View<float>(grad_.as<float>(), flat_size_); }
   View<float> all_m() const { return View<float>(m_.as<float>(), flat_size_); }
   View<float> all_v() const { return View<float>(v_.as<float>(), flat_size_); }
+  View<bf16> all_copies() const { return View<bf16>(copy_.as<bf16>(), flat_size_); }
+  /// For every kDecayGroup elements whether weight decay applies: a tensor starts on a group.
+  View<const std::uint8_t> decays() const {
+    return View<const std::uint8_t>(decays_.as<std::uint8_t>(), flat_size_ / kDecayGroup);
+  }
+
+  Device& device() const { return *device_; }
+  /// A stretch of a flat buffer in host memory, and the way back.
+  std::vector<float> read(View<const float> from) const { return on_host(*device_, from); }
+  void write(View<float> to, const std::vector<float>& values) const { to_device(*device_, to, values); }
 
   /// Start values: a pure function of (seed, parameter name, element).
   void initialise(std::uint64_t seed);
@@ -61,7 +72,7 @@ class ParamStore {
   std::vector<Entry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::int64_t flat_size_ = 0;
-  Buffer master_, grad_, m_, v_, copy_;
+  Buffer master_, grad_, m_, v_, copy_, decays_;
 };
 
 }  // namespace nibble

@@ -35,10 +35,10 @@ Tokens read_tokens(const Safetensors& golden, std::int64_t vocab) {
   return out;
 }
 
-double relative_frobenius(View<const float> ours, const std::vector<float>& golden) {
+double relative_frobenius(const std::vector<float>& ours, const std::vector<float>& golden) {
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < golden.size(); ++i) {
-    const double e = static_cast<double>(ours.data()[i]) - golden[i];
+    const double e = static_cast<double>(ours[i]) - golden[i];
     error += e * e;
     norm += static_cast<double>(golden[i]) * golden[i];
   }
@@ -55,7 +55,7 @@ void compare_gradients(const Safetensors& golden, const DecoderSpec& spec, const
     const View<const float> ours = params.grad(e).slice(0, s.row_begin * row, s.rows * row);
     check(t->numel() == ours.numel(), "{}: {} has {} elements, the model's gradient {}",
           golden.path().string(), t->name, t->numel(), ours.numel());
-    report.gradients.push_back({s.hf_name, relative_frobenius(ours, t->copy_as<float>())});
+    report.gradients.push_back({s.hf_name, relative_frobenius(params.read(ours), t->copy_as<float>())});
   }
   std::sort(report.gradients.begin(), report.gradients.end(),
             [](const auto& a, const auto& b) { return a.error > b.error; });
@@ -86,17 +86,21 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
               .residual = recipe.residual == Format::Fp32 ? DType::F32 : DType::BF16,
               .seq_len = tokens.length};
 
-  const View<const std::int32_t> ids(tokens.ids.data(), count), targets(tokens.targets.data(), count);
-  std::vector<float> logits(static_cast<std::size_t>(count * spec.vocab)),
-      loss(static_cast<std::size_t>(count));
+  Device& device = stream.device();
+  const ArenaScope scope(arena);
+  const View<std::int32_t> ids = arena.take<std::int32_t>(count), targets = arena.take<std::int32_t>(count);
+  to_device(device, ids, tokens.ids);
+  to_device(device, targets, tokens.targets);
+  const View<float> logits_TV = arena.take<float>(count, spec.vocab), loss_T = arena.take<float>(count);
   VerifyReport report;
   report.bounds_apply = recipe.base == Format::Fp32;
   {
     Context forward = ctx;
-    model.logits(forward, ids, View<float>(logits.data(), count, spec.vocab));
+    model.logits(forward, ids, logits_TV);
   }
   const double predicted = static_cast<double>(count - tokens.sequences);
-  model.train(ctx, ids, targets, View<float>(loss.data(), count), static_cast<float>(1 / predicted));
+  model.train(ctx, ids, targets, loss_T, static_cast<float>(1 / predicted));
+  const std::vector<float> logits = on_host(device, logits_TV), loss = on_host(device, loss_T);
 
   const std::vector<float> expected = golden.at("logits").copy_as<float>();
   check(expected.size() == logits.size(), "{}: logits have {} elements, the model gives {}",

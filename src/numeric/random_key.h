@@ -17,6 +17,17 @@ struct RandomKey {
   std::uint32_t layer = 0;          ///< below 2^24
   std::uint8_t role = 0;            ///< which copy of which tensor: row-wise and transposed copies differ
   std::uint64_t first_element = 0;  ///< index, in the step's global batch, of element 0 of the tensor at hand
+  /// Where the step is read from instead of `step`, in the backend's memory: a recorded step that is issued
+  /// again then draws the bits of its own number.
+  const std::uint32_t* step_at = nullptr;
+
+  /// The same key with the step in it. Kernels and loops call this once, before they draw.
+  NIBBLE_HD constexpr RandomKey resolved() const {
+    RandomKey key = *this;
+    if (step_at != nullptr) key.step = *step_at;
+    key.step_at = nullptr;
+    return key;
+  }
 };
 
 /// Sixteen random bytes: byte j serves global element 16 group + j.

@@ -35,7 +35,7 @@ constexpr auto op_infos(const Op<Args>&... ops) {
 inline constexpr auto kAllOps =
     op_infos(matmul, rms_norm, rms_norm_backward, gated_rms_norm, gated_rms_norm_backward, add, cast, swiglu,
              swiglu_backward, squared_relu, squared_relu_backward, column_sum, embedding, embedding_backward,
-             cross_entropy, adamw, sum_squares, rope, attention, attention_backward, causal_conv,
+             cross_entropy, gate_update, adamw, sum_squares, sum, rope, attention, attention_backward, causal_conv,
              causal_conv_backward, ssd, ssd_backward, quantize, dequantize, rotate, measure_quant);
 
 }  // namespace nibble

@@ -49,16 +49,23 @@ TEST_F(Checks, MatMulRefusesWhatDoesNotFit) {
               HasSubstr("needs an FP32 result"));
 }
 
-TEST_F(Checks, TokensOutsideTheVocabularyAreNamed) {
-  const std::vector<std::int32_t> ids = {0, 7, 3};
-  EXPECT_THAT(refusal(embedding, {.ids_T = {ids.data(), Layout::contiguous(3)},
-                                  .w_VD = View<const float>(memory_.data(), 4, 2),
-                                  .x_TD = View<float>(memory_.data() + 32, 3, 2)}),
-              HasSubstr("token 7 at position 1 is outside the vocabulary of 4"));
-  EXPECT_THAT(refusal(cross_entropy, {.logits_TV = View<const float>(memory_.data(), 3, 6),
-                                      .targets_T = {ids.data(), Layout::contiguous(3)},
-                                      .loss_T = View<float>(memory_.data() + 32, 3)}),
-              HasSubstr("target 7 at position 1"));
+template <class F>
+std::string thrown(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+TEST(TokenChecks, TokensAndTargetsOutsideTheVocabularyAreNamed) {
+  const std::vector<std::int32_t> ids = {0, 7, -1};
+  const View<const std::int32_t> view(ids.data(), Layout::contiguous(3));
+  EXPECT_THAT(thrown([&] { check_ids(view, 4); }), HasSubstr("token 7 at position 1 is outside the vocabulary of 4"));
+  EXPECT_THAT(thrown([&] { check_ids(view, 8); }), HasSubstr("token -1 at position 2"));
+  EXPECT_THAT(thrown([&] { check_targets(view, 4); }), HasSubstr("target 7 at position 1"));
+  EXPECT_EQ(thrown([&] { check_targets(view, 8); }), "nothing") << "-1 is an ignored token";
 }
 
 TEST_F(Checks, GroupsMustDivideTheFeatures) {

@@ -14,7 +14,8 @@
 #include "numeric/random_key.h"
 #include "ops/op.h"
 
-/// Tests only: one op on `ref` and on `cpu` with the same inputs. A conformance test is
+/// Tests only: one op on `ref`, on `cpu` and, in a build with it and where there is a GPU, on `cuda`, with
+/// the same inputs. A conformance test is
 ///
 ///   TEST(Conformance, add) {
 ///     for (auto [T, D] : kShapes)
@@ -39,8 +40,10 @@ struct Bound {
 /// `cpu` see equal inputs in separate memory.
 class Case {
  public:
-  Case(std::uint64_t seed, DType storage, std::int64_t padding)
-      : seed_(seed), storage_(storage), padding_(padding) {}
+  /// The tensors lie in host memory that `device` reads and writes (Device::allocate_host), so that a test
+  /// fills and compares them whatever computes.
+  Case(Device& device, std::uint64_t seed, DType storage, std::int64_t padding)
+      : device_(&device), seed_(seed), storage_(storage), padding_(padding) {}
 
   /// The type of activations in this run.
   DType storage() const { return storage_; }
@@ -70,13 +73,16 @@ class Case {
   }
   /// `count` integers in [low, high).
   View<const std::int32_t> ids(std::int32_t low, std::int32_t high, std::int64_t count) {
-    integers_.push_back(std::make_unique<std::vector<std::int32_t>>(static_cast<std::size_t>(count)));
-    ++tensors_made_;
+    std::int32_t* p = other<std::int32_t>(count);
     for (std::int64_t i = 0; i < count; ++i)
-      (*integers_.back())[static_cast<std::size_t>(i)] =
-          low + static_cast<std::int32_t>(
-                    initial_uniform(seed_, tensors_made_, static_cast<std::uint64_t>(i)) * (high - low));
-    return {integers_.back()->data(), Layout::contiguous(count)};
+      p[i] = low + static_cast<std::int32_t>(uniform(i) * (high - low));
+    return {p, Layout::contiguous(count)};
+  }
+  /// `count` bytes in [0, high).
+  View<const std::uint8_t> bytes(int high, std::int64_t count) {
+    std::uint8_t* p = other<std::uint8_t>(count);
+    for (std::int64_t i = 0; i < count; ++i) p[i] = static_cast<std::uint8_t>(uniform(i) * high);
+    return {p, Layout::contiguous(count)};
   }
   /// Overwrites element by element, before the op runs: for inputs of a special kind.
   template <class F>
@@ -86,25 +92,40 @@ class Case {
   }
   /// A single number that the op writes; compared like an output.
   double* number(std::string name, Bound bound) {
-    numbers_.push_back({std::move(name), bound, std::make_unique<double>(0)});
-    return numbers_.back().value.get();
+    numbers_.push_back({std::move(name), bound, HostBuffer(*device_, sizeof(double))});
+    return numbers_.back().value.as<double>();
   }
 
   struct Tensor {
     std::string name;  ///< empty: an input
     Bound bound;
     RealView view;
-    std::vector<std::uint32_t> memory;  ///< words, for alignment
+    HostBuffer buffer;
+    std::int64_t words = 0;
+    /// Everything, gaps between rows included.
+    std::vector<std::uint32_t> memory() const {
+      return {buffer.as<std::uint32_t>(), buffer.as<std::uint32_t>() + words};
+    }
   };
   struct Number {
     std::string name;
     Bound bound;
-    std::unique_ptr<double> value;
+    HostBuffer value;
   };
   const std::vector<std::unique_ptr<Tensor>>& tensors() const { return tensors_; }
   const std::vector<Number>& numbers() const { return numbers_; }
 
  private:
+  template <class T>
+  T* other(std::int64_t count) {
+    others_.emplace_back(*device_, static_cast<std::size_t>(count) * sizeof(T));
+    ++tensors_made_;
+    return others_.back().as<T>();
+  }
+  double uniform(std::int64_t i) const {
+    return initial_uniform(seed_, tensors_made_, static_cast<std::uint64_t>(i));
+  }
+
   Tensor& make(std::string name, DType dtype, Bound bound, double sigma, double mean, Layout layout) {
     const int last = layout.rank - 1;
     // Strided runs leave a gap after every row; a vector has no rows.
@@ -118,24 +139,26 @@ class Case {
     auto t = std::make_unique<Tensor>();
     t->name = std::move(name);
     t->bound = bound;
-    t->memory.assign(static_cast<std::size_t>(extent), 0);
+    t->words = extent;
+    t->buffer = HostBuffer(*device_, static_cast<std::size_t>(extent) * sizeof(std::uint32_t));
     ++tensors_made_;
-    const RealView flat(t->memory.data(), dtype, Layout::contiguous(extent));
+    const RealView flat(t->buffer.as<void>(), dtype, Layout::contiguous(extent));
     for (std::int64_t i = 0; i < extent; ++i)
       flat.set(static_cast<float>(
                    mean + sigma * initial_normal(seed_, tensors_made_, static_cast<std::uint64_t>(i))),
                i);
-    t->view = RealView(t->memory.data(), dtype, layout);
+    t->view = RealView(t->buffer.as<void>(), dtype, layout);
     tensors_.push_back(std::move(t));
     return *tensors_.back();
   }
 
+  Device* device_;
   std::uint64_t seed_;
   DType storage_;
   std::int64_t padding_;
   std::uint64_t tensors_made_ = 0;
   std::vector<std::unique_ptr<Tensor>> tensors_;
-  std::vector<std::unique_ptr<std::vector<std::int32_t>>> integers_;
+  std::vector<HostBuffer> others_;
   std::vector<Number> numbers_;
 };
 
@@ -166,8 +189,7 @@ void for_each_index(const Layout& l, F&& f) {
 /// Compares one output; says which element is worst, with both values.
 inline void expect_close(const std::string& what, const Case::Tensor& ref, const Case::Tensor& cpu) {
   const auto flat = [](const Case::Tensor& t) {
-    return RealView(t.view.data(), t.view.dtype(),
-                    Layout::contiguous(static_cast<std::int64_t>(t.memory.size())));
+    return RealView(t.view.data(), t.view.dtype(), Layout::contiguous(t.words));
   };
   const RealView r = flat(ref), c = flat(cpu);
   double squares = 0;
@@ -183,27 +205,26 @@ inline void expect_close(const std::string& what, const Case::Tensor& ref, const
     const double excess = std::isfinite(b) && allowed > 0 ? std::abs(a - b) / allowed : 1e300;
     if (excess <= std::max(worst, 1.0)) return;
     worst = excess;
-    message = fmt::format("{}: {}[{}, {}, {}] is {:.9g} on cpu but {:.9g} on ref, {:.3g} times the bound",
-                          what, ref.name, index[0], index[1], index[2], b, a, excess);
+    message = fmt::format("{}: {}[{}, {}, {}] is {:.9g} but {:.9g} on ref, {:.3g} times the bound", what,
+                          ref.name, index[0], index[1], index[2], b, a, excess);
   });
   if (worst > 0) ADD_FAILURE() << message;
 }
 
 /// What lies between the rows is nobody's to write.
 inline void expect_same_gaps(const std::string& what, const Case::Tensor& ref, const Case::Tensor& cpu) {
-  std::vector<std::uint32_t> without_elements = cpu.memory;
-  const RealView flat(without_elements.data(), cpu.view.dtype(),
-                      Layout::contiguous(static_cast<std::int64_t>(cpu.memory.size())));
+  std::vector<std::uint32_t> without_elements = cpu.memory();
+  const RealView flat(without_elements.data(), cpu.view.dtype(), Layout::contiguous(cpu.words));
   const RealView elements(ref.view.data(), ref.view.dtype(), flat.layout());
   for_each_index(ref.view.layout(), [&](std::int64_t at, const auto&) { flat.set(elements.get(at), at); });
-  EXPECT_EQ(without_elements, ref.memory) << what << ": " << ref.name << ": written between the rows";
+  EXPECT_EQ(without_elements, ref.memory()) << what << ": " << ref.name << ": written between the rows";
 }
 
 inline void compare_with_ref(const std::string& what, const Case& ref, const Case& cpu) {
   for (std::size_t i = 0; i < ref.tensors().size(); ++i) {
     const Case::Tensor &r = *ref.tensors()[i], &c = *cpu.tensors()[i];
     if (r.name.empty()) {
-      EXPECT_EQ(r.memory, c.memory) << what << ": an input was written to";
+      EXPECT_EQ(r.memory(), c.memory()) << what << ": an input was written to";
     } else {
       expect_close(what, r, c);
       expect_same_gaps(what, r, c);
@@ -211,18 +232,34 @@ inline void compare_with_ref(const std::string& what, const Case& ref, const Cas
   }
   for (std::size_t i = 0; i < ref.numbers().size(); ++i) {
     const Case::Number &r = ref.numbers()[i], &c = cpu.numbers()[i];
-    EXPECT_NEAR(*r.value, *c.value, std::abs(*r.value) * r.bound.relative) << what << ": " << r.name;
+    const double a = *r.value.as<double>(), b = *c.value.as<double>();
+    EXPECT_NEAR(a, b, std::abs(a) * r.bound.relative) << what << ": " << r.name;
   }
 }
 
 /// The same bits, gaps between rows included: nobody writes there.
 inline void compare_bits(const std::string& what, const Case& first, const Case& other) {
   for (std::size_t i = 0; i < first.tensors().size(); ++i)
-    EXPECT_EQ(first.tensors()[i]->memory, other.tensors()[i]->memory)
-        << what << ": " << first.tensors()[i]->name << " depends on threads or on the SIMD level";
+    EXPECT_EQ(first.tensors()[i]->memory(), other.tensors()[i]->memory())
+        << what << ": " << first.tensors()[i]->name
+        << " is not the same twice (threads, SIMD level, or a second run)";
   for (std::size_t i = 0; i < first.numbers().size(); ++i)
-    EXPECT_EQ(*first.numbers()[i].value, *other.numbers()[i].value)
-        << what << ": " << first.numbers()[i].name << " depends on threads or on the SIMD level";
+    EXPECT_EQ(*first.numbers()[i].value.as<double>(), *other.numbers()[i].value.as<double>())
+        << what << ": " << first.numbers()[i].name
+        << " is not the same twice (threads, SIMD level, or a second run)";
+}
+
+/// The GPU of this machine, or null: no cuda backend in this build, or no GPU here. Made once a process; the
+/// test of label "gpu" that asks for it fails where this is null.
+inline Device* gpu() {
+  static const std::unique_ptr<Device> device = []() -> std::unique_ptr<Device> {
+    try {
+      return open_device(BackendKind::Cuda);
+    } catch (const Error&) {
+      return nullptr;
+    }
+  }();
+  return device.get();
 }
 
 struct Options {
@@ -232,7 +269,23 @@ struct Options {
   bool same_levels = true;  ///< every SIMD level gives the same bits; false only where a library decides
 };
 
-/// Runs `op` on ref, then on cpu with one and two threads and at every SIMD level that this processor has.
+/// The op on the GPU: near the reference, and twice the same bits.
+template <class Args>
+void compare_gpu(const Op<Args>& op, const std::string& what, const std::function<Args(Case&)>& make,
+                 const Case& ref, const Options& options, DType storage, std::int64_t padding) {
+  if (gpu() == nullptr || !op.has(BackendKind::Cuda)) return;
+  Stream stream(BackendKind::Cuda, *gpu(), 1);
+  Case first(*gpu(), options.seed, storage, padding), second(*gpu(), options.seed, storage, padding);
+  for (Case* c : {&first, &second}) {
+    op(stream, make(*c));
+    gpu()->synchronize();
+  }
+  compare_with_ref(what + " cuda", ref, first);
+  compare_bits(what + " cuda, twice", first, second);
+}
+
+/// Runs `op` on ref, then on cpu with one and two threads and at every SIMD level that this processor has,
+/// then on the GPU.
 template <class Args>
 void compare(const Op<Args>& op, const std::string& shape, const std::function<Args(Case&)>& make,
              Options options = {}) {
@@ -249,14 +302,14 @@ void compare(const Op<Args>& op, const std::string& shape, const std::function<A
         Stream stream(kind, device, threads);
         op(stream, make(c));
       };
-      Case ref(options.seed, storage, padding), first(options.seed, storage, padding);
+      Case ref(device, options.seed, storage, padding), first(device, options.seed, storage, padding);
       run(ref, BackendKind::Ref, 1);
       run(first, BackendKind::Cpu, 1);
       compare_with_ref(what, ref, first);
       for (SimdLevel level : {best, SimdLevel::Avx2, SimdLevel::Baseline}) {
         if (level > best) continue;
         set_simd_level(level);
-        Case other(options.seed, storage, padding);
+        Case other(device, options.seed, storage, padding);
         run(other, BackendKind::Cpu, 2);
         if (level == best || options.same_levels)
           compare_bits(fmt::format("{} level={} threads=2", what, static_cast<int>(level)), first, other);
@@ -264,6 +317,7 @@ void compare(const Op<Args>& op, const std::string& shape, const std::function<A
           compare_with_ref(what, ref, other);
       }
       set_simd_level(best);
+      compare_gpu(op, what, make, ref, options, storage, padding);
     }
   }
 }

@@ -14,7 +14,9 @@ namespace nibble {
 template <class Args>
 struct Op {
   std::string_view name;
-  void (*check)(const Args&);  ///< throws Error{Runtime} naming the op and the argument
+  /// Throws Error{Runtime} naming the op and the argument. Looks at shapes and pointers, never at data:
+  /// that may lie in another memory.
+  void (*check)(const Args&);
   void (*ref)(Stream&, const Args&);
   void (*cpu)(Stream&, const Args&);
   void (*cuda)(Stream&, const Args&) = nullptr;
@@ -33,15 +35,27 @@ struct Op {
   }
 };
 
-/// Declares what every op needs: the implementations `ref::run` and `cpu::run`, `check`, and the op itself.
-#define NIBBLE_OP(Args, op_name)  \
-  namespace ref {                 \
-  void run(Stream&, const Args&); \
-  }                               \
-  namespace cpu {                 \
-  void run(Stream&, const Args&); \
-  }                               \
-  void check(const Args&);        \
-  inline constexpr Op<Args> op_name{.name = #op_name, .check = check, .ref = ref::run, .cpu = cpu::run};
+/// `f` in a build with the cuda backend, null in one without.
+#ifdef NIBBLE_WITH_CUDA
+#define NIBBLE_CUDA(f) f
+#else
+#define NIBBLE_CUDA(f) nullptr
+#endif
+
+/// Declares what every op needs: the implementations `ref::run`, `cpu::run` and `cuda::run`, `check`, and the
+/// op itself.
+#define NIBBLE_OP(Args, op_name)     \
+  namespace ref {                    \
+  void run(Stream&, const Args&);    \
+  }                                  \
+  namespace cpu {                    \
+  void run(Stream&, const Args&);    \
+  }                                  \
+  namespace cuda {                   \
+  void run(Stream&, const Args&);    \
+  }                                  \
+  void check(const Args&);           \
+  inline constexpr Op<Args> op_name{ \
+      .name = #op_name, .check = check, .ref = ref::run, .cpu = cpu::run, .cuda = NIBBLE_CUDA(cuda::run)};
 
 }  // namespace nibble

@@ -1,36 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "ops/adamw/adamw.h"
-
 namespace nibble {
+namespace {
 
-double gradient_norm(Stream& stream, View<const float> all_grads) {
-  double sum = 0;
-  sum_squares(stream, {.x_N = all_grads, .sum = &sum});
-  return std::sqrt(sum);
+float inverse_correction(double beta, std::int64_t updates) {
+  const auto b = static_cast<double>(static_cast<float>(beta));
+  return static_cast<float>(1 / (1 - std::pow(b, static_cast<double>(updates))));
 }
 
-double clip_factor(double norm, double clip) { return clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0; }
+}  // namespace
 
-void adamw_step(Stream& stream, const OptimizerConfig& config, const std::vector<ParamPiece>& pieces,
-                double lr, double grad_scale, std::int64_t step) {
-  for (const ParamPiece& p : pieces)
-    adamw(stream, {.w_N = p.w,
-                   .m_N = p.m,
-                   .v_N = p.v,
-                   .grad_N = p.grad,
-                   .copy_N = p.copy,
-                   .lr = static_cast<float>(lr),
-                   .beta1 = static_cast<float>(config.beta1),
-                   .beta2 = static_cast<float>(config.beta2),
-                   .eps = static_cast<float>(config.eps),
-                   .weight_decay = p.decay ? static_cast<float>(config.weight_decay) : 0.0f,
-                   .grad_scale = static_cast<float>(grad_scale),
-                   .step = step + 1});
+StepRecord step_head(const OptimizerConfig& config, std::int64_t step, double lr) {
+  return {.step = static_cast<std::uint32_t>(step),
+          .lr = static_cast<float>(lr),
+          .inverse_correction1 = inverse_correction(config.beta1, step + 1),
+          .inverse_correction2 = inverse_correction(config.beta2, step + 1)};
+}
+
+void optimizer_step(Stream& stream, const OptimizerConfig& config, const FlatParams& params,
+                    StepRecord* record) {
+  sum_squares(stream, {.x_N = params.grad, .sum = &record->grad_squares});
+  gate_update(stream, {.record = record, .clip = static_cast<float>(config.clip)});
+  adamw(stream, {.w_N = params.w,
+                 .m_N = params.m,
+                 .v_N = params.v,
+                 .grad_N = params.grad,
+                 .copy_N = params.copy,
+                 .record = record,
+                 .beta1 = static_cast<float>(config.beta1),
+                 .beta2 = static_cast<float>(config.beta2),
+                 .eps = static_cast<float>(config.eps),
+                 .weight_decay = static_cast<float>(config.weight_decay),
+                 .decays_G = params.decays});
 }
 
 }  // namespace nibble

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "backend/device.h"
+#include "ops/adamw/adamw.h"
 
 namespace nibble {
 
@@ -14,22 +14,20 @@ struct OptimizerConfig {
   double clip = 1;            ///< global gradient norm; 0: no clipping
 };
 
-/// One tensor's stretch of the flat buffers.
-struct ParamPiece {
+/// The flat buffers of a model as the optimizer sees them.
+struct FlatParams {
   View<float> w, m, v;
   View<const float> grad;
-  RealView copy;  ///< BF16 compute copy, or empty
-  bool decay = false;
+  RealView copy;                    ///< BF16 compute copy
+  View<const std::uint8_t> decays;  ///< AdamW::decays_G
 };
 
-/// Norm of all gradients: sqrt(sum of squares), summed in double in a fixed order.
-double gradient_norm(Stream& stream, View<const float> all_grads);
+/// What the host writes into the record of step `step` (from 0) before the step.
+StepRecord step_head(const OptimizerConfig& config, std::int64_t step, double lr);
 
-/// min(1, clip / (norm + 1e-6)), or 1 without clipping.
-double clip_factor(double norm, double clip);
-
-/// One AdamW update (ops/adamw/adamw.h) of every piece with learning rate `lr`; `step` counts from 0.
-void adamw_step(Stream& stream, const OptimizerConfig& config, const std::vector<ParamPiece>& pieces,
-                double lr, double grad_scale, std::int64_t step);
+/// The end of a step, when loss_sum is in the record: the global norm, the gate, and one AdamW update
+/// (ops/adamw/adamw.h) of everything.
+void optimizer_step(Stream& stream, const OptimizerConfig& config, const FlatParams& params,
+                    StepRecord* record);
 
 }  // namespace nibble

@@ -10,26 +10,23 @@
 namespace nibble {
 namespace {
 
-std::span<const float> values(View<const float> v) { return {v.data(), static_cast<std::size_t>(v.numel())}; }
-
 void write_states(const std::filesystem::path& path, const ParamStore& params) {
   std::vector<SafetensorsDeclaration> tensors;
   for (const ParamStore::Entry& e : params.entries())
     for (const char* state : {"m.", "v."}) tensors.push_back({state + e.info.name, DType::F32, e.info.shape});
   SafetensorsWriter file(path, std::move(tensors));
   for (const ParamStore::Entry& e : params.entries()) {
-    file.write("m." + e.info.name, values(params.adam_m(e)));
-    file.write("v." + e.info.name, values(params.adam_v(e)));
+    file.write("m." + e.info.name, std::span<const float>(params.read(params.adam_m(e))));
+    file.write("v." + e.info.name, std::span<const float>(params.read(params.adam_v(e))));
   }
   file.finish();
 }
 
-void read_state(const Safetensors& file, const std::string& name, View<float> to) {
+void read_state(const Safetensors& file, const std::string& name, const ParamStore& params, View<float> to) {
   const SafetensorsEntry& t = file.at(name);
   check(t.dtype == DType::F32 && t.numel() == to.numel(), "{}: {} does not fit the model",
         file.path().string(), name);
-  const std::vector<float> from = t.copy_as<float>();
-  std::copy(from.begin(), from.end(), to.data());
+  params.write(to, t.copy_as<float>());
 }
 
 }  // namespace
@@ -69,8 +66,8 @@ CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner&
   load_hf_weights(Safetensors::open_model(directory / "model"), learner.config().model, params);
   const Safetensors states = Safetensors::open_file(directory / "optimizer.safetensors");
   for (const ParamStore::Entry& e : params.entries()) {
-    read_state(states, "m." + e.info.name, params.adam_m(e));
-    read_state(states, "v." + e.info.name, params.adam_v(e));
+    read_state(states, "m." + e.info.name, params, params.adam_m(e));
+    read_state(states, "v." + e.info.name, params, params.adam_v(e));
   }
   learner.restored(state.step);
   return state;

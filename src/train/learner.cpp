@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/learner.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "layers/linear.h"
 #include "models/parameters.h"
+#include "ops/embedding/embedding.h"
+#include "ops/loss/cross_entropy.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
@@ -14,19 +18,13 @@ DType storage(Format format) { return format == Format::Fp32 ? DType::F32 : DTyp
 
 DType compute_type(const Recipe& recipe) { return storage(recipe.base); }
 
-std::vector<ParamPiece> pieces_of(const ParamStore& params) {
-  std::vector<ParamPiece> pieces;
-  for (const ParamStore::Entry& e : params.entries()) {
-    ParamPiece p{.w = params.master(e),
-                 .m = params.adam_m(e),
-                 .v = params.adam_v(e),
-                 .grad = params.grad(e),
-                 .copy = {},
-                 .decay = e.info.decay};
-    if (e.has_copy) p.copy = params.copy(e);
-    pieces.push_back(p);
-  }
-  return pieces;
+FlatParams flat(const ParamStore& params) {
+  return {.w = params.all_master(),
+          .m = params.all_m(),
+          .v = params.all_v(),
+          .grad = params.all_grads(),
+          .copy = params.all_copies(),
+          .decays = params.decays()};
 }
 
 const LearnerConfig& checked(const LearnerConfig& c) {
@@ -46,15 +44,38 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
     : stream_(stream),
       config_(checked(config)),
       evaluation_recipe_(find_recipe("bf16")),
+      linears_(linears(config.model)),
       params_(stream.device(), parameters(config.model)),
       model_(stream.device(), config.model, params_, compute_type(config.recipe)),
-      pieces_(pieces_of(params_)),
-      arena_(stream.device()) {
+      flat_(flat(params_)),
+      arena_(stream.device()),
+      record_(stream.device(), sizeof(StepRecord)) {
   if (compute_type(config_.recipe) == DType::F32)
     bf16_model_ = std::make_unique<Decoder>(stream.device(), config_.model, params_, DType::BF16);
+  const std::size_t token_bytes =
+      2 * static_cast<std::size_t>(config_.batch * config_.sequence) * sizeof(std::int32_t);
+  tokens_ = Buffer(device(), token_bytes);
+  for (Slot& s : slots_)
+    s = {HostBuffer(device(), sizeof(StepRecord)), HostBuffer(device(), token_bytes),
+         HostBuffer(device(), sizeof(StepRecord))};
   model_.inject_nan_at(config_.inject_nan_step);
   params_.initialise(config_.seed);
   params_.refresh_copies(stream_);
+}
+
+View<const std::int32_t> Learner::ids() const {
+  return View<const std::int32_t>(tokens_.as<std::int32_t>(), config_.batch * config_.sequence);
+}
+
+View<const std::int32_t> Learner::targets() const {
+  const std::int64_t tokens = config_.batch * config_.sequence;
+  return View<const std::int32_t>(tokens_.as<std::int32_t>() + tokens, tokens);
+}
+
+std::vector<ResolvedLinear> Learner::resolved() const {
+  std::vector<ResolvedLinear> plan;
+  for (const LinearInfo& l : linears_) plan.push_back(resolve(config_.recipe, l, steps_begun_));
+  return plan;
 }
 
 Context Learner::context(std::int64_t first_token) {
@@ -64,21 +85,84 @@ Context Learner::context(std::int64_t first_token) {
           .activation = compute_type(config_.recipe),
           .residual = storage(config_.recipe.residual),
           .seq_len = config_.sequence,
-          .step = steps_done_,
+          .step = steps_begun_,
           .first_token = first_token,
           .sr_seed = config_.sr_seed,
-          .weights_version = weights_version_};
+          .weights_version = weights_version_,
+          .record = record()};
+}
+
+void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                    QuantObserver* observer) {
+  const std::int64_t tokens = config_.batch * config_.sequence;
+  check(ids_T.size(0) == tokens && targets_T.size(0) == tokens, "a step takes {} tokens, got {}", tokens,
+        ids_T.size(0));
+  check(in_flight_ < kInFlight, "{} steps are in flight; finish one first", in_flight_);
+  check_ids(ids_T, config_.model.vocab);
+  check_targets(targets_T, config_.model.vocab);
+
+  Slot& slot = slots_[static_cast<std::size_t>(steps_begun_ % kInFlight)];
+  *slot.head.as<StepRecord>() = step_head(config_.optimizer, steps_begun_, config_.schedule.at(steps_begun_));
+  std::copy_n(ids_T.data(), tokens, slot.tokens.as<std::int32_t>());
+  std::copy_n(targets_T.data(), tokens, slot.tokens.as<std::int32_t>() + tokens);
+  device().copy_from_host(record(), slot.head.as<StepRecord>(), kStepRecordHead);
+  device().copy_from_host(tokens_.data(), slot.tokens.as<std::int32_t>(), tokens_.bytes());
+  issue(observer);
+  device().send_to_host(slot.result.as<StepRecord>(), record(), sizeof(StepRecord));
+  slot.done = device().mark();
+  ++steps_begun_;
+  ++weights_version_;
+  ++in_flight_;
+}
+
+/// Computes the step, or issues its record again. A measured step and a planted fault look different every
+/// time, and the first step makes memory and library plans, so these are never recorded.
+void Learner::issue(QuantObserver* observer) {
+  if (!warm_ || observer != nullptr || !config_.record_steps || config_.inject_nan_step >= 0) {
+    compute(observer);
+    warm_ = true;
+    return;
+  }
+  const std::vector<ResolvedLinear> plan = resolved();
+  if (!recording_ || plan != recorded_plan_) {
+    recording_ = device().record([&] { compute(nullptr); });
+    recorded_plan_ = plan;
+  }
+  if (recording_)
+    recording_->replay();
+  else
+    compute(nullptr);
+}
+
+StepResult Learner::finish() {
+  check(in_flight_ > 0, "no step is in flight");
+  const Slot& slot = slots_[static_cast<std::size_t>(steps_done() % kInFlight)];
+  device().wait(slot.done);
+  const StepRecord r = *slot.result.as<StepRecord>();
+  require_sound(r);
+  --in_flight_;
+  return {.loss = r.loss_sum / static_cast<double>(config_.batch * config_.sequence),
+          .grad_norm = std::sqrt(r.grad_squares),
+          .lr = config_.schedule.at(r.step)};
 }
 
 double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T) {
   const std::int64_t tokens = ids_T.size(0), micro = config_.micro_batch * config_.sequence;
   check(tokens > 0 && tokens % config_.sequence == 0, "evaluation takes whole sequences, got {} tokens",
         tokens);
+  check(in_flight_ == 0, "{} steps are in flight; finish them before an evaluation", in_flight_);
+  check_ids(ids_T, config_.model.vocab);
+  check_targets(targets_T, config_.model.vocab);
   Decoder& model = bf16_model_ ? *bf16_model_ : model_;
   const ArenaScope scope(arena_);
   const View<float> loss_T = arena_.take<float>(tokens);
+  const View<double> sum_1 = arena_.take<double>(1);
+  const View<std::int32_t> ids = arena_.take<std::int32_t>(micro), targets = arena_.take<std::int32_t>(micro);
   for (std::int64_t begin = 0; begin < tokens; begin += micro) {
     const std::int64_t count = std::min(micro, tokens - begin);
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
+    device().copy_from_host(ids.data(), ids_T.data() + begin, bytes);
+    device().copy_from_host(targets.data(), targets_T.data() + begin, bytes);
     Context ctx{.stream = stream_,
                 .arena = arena_,
                 .recipe = evaluation_recipe_,
@@ -87,27 +171,35 @@ double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t
                 .seq_len = config_.sequence,
                 .weights_version = weights_version_,
                 .training = false};
-    model.evaluate(ctx, ids_T.rows(begin, count), targets_T.rows(begin, count), loss_T.rows(begin, count));
+    model.evaluate(ctx, ids.rows(0, count), targets.rows(0, count), loss_T.rows(begin, count));
   }
-  double sum = 0;
-  for (std::int64_t t = 0; t < tokens; ++t) sum += loss_T(t);
-  return sum / static_cast<double>(tokens);
+  sum(stream_, {.x_N = loss_T, .sum = sum_1.data()});
+  return read(device(), sum_1.data()) / static_cast<double>(tokens);
 }
 
 void Learner::restored(std::int64_t steps_done) {
-  steps_done_ = steps_done;
+  check(in_flight_ == 0, "{} steps are in flight; finish them before loading weights", in_flight_);
+  steps_begun_ = steps_done;
   ++weights_version_;
   params_.refresh_copies(stream_);
 }
 
-void Learner::require_finite(double value, const char* what) const {
-  if (!std::isfinite(value))
-    throw Error(
-        ErrorKind::NonFinite,
-        fmt::format("step {}: {} is {} under the recipe {}; the weights are those of before the step. "
-                    "Resume from the last checkpoint with a lower learning rate, or in bf16 to see "
-                    "whether the recipe is at fault",
-                    steps_done_, what, value, config_.recipe.name));
+void Learner::require_sound(const StepRecord& r) {
+  if (r.halted == 0) return;
+  device().synchronize();
+  // The steps begun after it changed nothing: it is the next one again.
+  steps_begun_ = r.step;
+  in_flight_ = 0;
+  device().zero(&record()->halted, sizeof r.halted);
+  if (r.fault >= 0)
+    throw Error(ErrorKind::NonFinite, fault_sentence(r.step, linears_, r.fault, "a NaN or an infinity"));
+  const bool loss = !std::isfinite(r.loss_sum);
+  throw Error(ErrorKind::NonFinite,
+              fmt::format("step {}: {} is {} under the recipe {}; the weights are those of before the step. "
+                          "Resume from the last checkpoint with a lower learning rate, or in bf16 to see "
+                          "whether the recipe is at fault",
+                          r.step, loss ? "the loss" : "the gradient norm",
+                          loss ? r.loss_sum : std::sqrt(r.grad_squares), config_.recipe.name));
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "recipe/recipe.h"
+#include "recipe/resolve.h"
 
 namespace nibble {
 
@@ -27,6 +29,9 @@ struct LearnerConfig {
   std::uint64_t seed = 0;             ///< start values
   std::uint64_t sr_seed = 0;          ///< stochastic rounding
   std::int64_t inject_nan_step = -1;  ///< planted fault; negative: never
+  /// Record the step once and issue the record again, where the device can (a CUDA graph). The same bits
+  /// either way.
+  bool record_steps = true;
 };
 
 struct StepResult {
@@ -36,42 +41,79 @@ struct StepResult {
 };
 
 /// A model with its optimizer: the state that a checkpoint holds, and the training step.
+///
+/// A step is begun and finished apart: begin() issues all of its work and waits for nothing, finish() waits
+/// for the oldest step begun and says what it gave. Between them the host prepares the next batch. On the
+/// host backends begin() has done everything when it returns. Everything else here waits for steps in flight
+/// first.
 class Learner {
  public:
+  static constexpr int kInFlight = 2;  ///< steps that may be begun and not finished
+
   /// Start values are a pure function of the seed. Throws Error{Usage} for a configuration that cannot run.
   Learner(Stream& stream, const LearnerConfig& config);
 
   const LearnerConfig& config() const { return config_; }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
-  std::int64_t steps_done() const { return steps_done_; }
+  Device& device() const { return stream_.device(); }
+  std::int64_t steps_done() const { return steps_begun_ - in_flight_; }  ///< finished
+  std::int64_t steps_begun() const { return steps_begun_; }
+  int in_flight() const { return in_flight_; }
 
-  /// One step on ids_T and targets_T, [batch * sequence] tokens. step.cpp.
-  /// Throws Error{NonFinite} naming step and place; the weights are then those of before the step.
+  /// Issues one step on ids_T and targets_T, [batch * sequence] tokens in host memory, copied before it
+  /// returns. Throws Error{Runtime} for a token outside the vocabulary.
+  void begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T, QuantObserver* observer);
+
+  /// The oldest step begun. Throws Error{NonFinite} naming step and place; the weights are then those of
+  /// before that step, which is the next one again, and nothing is in flight.
+  StepResult finish();
+
   StepResult step(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
-                  QuantObserver* observer);
+                  QuantObserver* observer) {
+    begin(ids_T, targets_T, observer);
+    return finish();
+  }
 
-  /// Mean loss in nats of whole sequences through the `bf16` forward, whatever the recipe: every arm of a
-  /// comparison is judged by the same arithmetic.
+  /// Mean loss in nats of whole sequences in host memory through the `bf16` forward, whatever the recipe:
+  /// every arm of a comparison is judged by the same arithmetic. Nothing may be in flight.
   double evaluate(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T);
 
   /// After weights, states and step were loaded from elsewhere.
   void restored(std::int64_t steps_done);
 
  private:
+  /// Host memory of one step in flight.
+  struct Slot {
+    HostBuffer head, tokens, result;
+    std::uint64_t done = 0;
+  };
+
+  void compute(QuantObserver* observer);  // step.cpp
+  void issue(QuantObserver* observer);
   Context context(std::int64_t first_token);
-  void update(double lr, double grad_norm);
-  void require_finite(double value, const char* what) const;
+  StepRecord* record() const { return record_.as<StepRecord>(); }
+  View<const std::int32_t> ids() const;
+  View<const std::int32_t> targets() const;
+  std::vector<ResolvedLinear> resolved() const;
+  void require_sound(const StepRecord& r);
 
   Stream& stream_;
   LearnerConfig config_;
   Recipe evaluation_recipe_;
+  std::vector<LinearInfo> linears_;
   ParamStore params_;
   Decoder model_;
   std::unique_ptr<Decoder> bf16_model_;  ///< for evaluation, when the recipe computes in FP32
-  std::vector<ParamPiece> pieces_;
+  FlatParams flat_;
   Arena arena_;
-  std::int64_t steps_done_ = 0;
+  Buffer record_, tokens_;  ///< the step's numbers, and its ids and targets, in the backend's memory
+  std::array<Slot, kInFlight> slots_;
+  std::unique_ptr<Recording> recording_;
+  std::vector<ResolvedLinear> recorded_plan_;
+  bool warm_ = false;  ///< a step was computed: memory and library plans are there
+  std::int64_t steps_begun_ = 0;
+  int in_flight_ = 0;
   std::uint64_t weights_version_ = 0;
 };
 

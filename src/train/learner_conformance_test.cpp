@@ -67,9 +67,8 @@ Step one_step(const Case& c, BackendKind backend, int threads) {
   s.result = learner.step(View<const std::int32_t>(ids.data(), 128),
                           View<const std::int32_t>(ids.data() + 1, 128), nullptr);
   for (const ParamStore::Entry& e : learner.params().entries()) {
-    const View<float> g = learner.params().grad(e);
     s.names.push_back(e.info.name);
-    s.grads.emplace_back(g.data(), g.data() + g.numel());
+    s.grads.push_back(learner.params().read(learner.params().grad(e)));
   }
   return s;
 }

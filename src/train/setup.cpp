@@ -130,9 +130,8 @@ std::map<std::string, std::string> RunSetup::contract() const {
 std::string weights_hash(const ParamStore& params) {
   Xxh3 hash;
   for (const ParamStore::Entry& e : params.entries()) {
-    const View<float> w = params.master(e);
     hash.update(e.info.name);
-    hash.update(std::as_bytes(std::span<const float>(w.data(), static_cast<std::size_t>(w.numel()))));
+    hash.update(std::as_bytes(std::span<const float>(params.read(params.master(e)))));
   }
   return hash.digest128_hex();
 }

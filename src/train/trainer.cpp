@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <iterator>
 
 #include "base/error.h"
@@ -57,21 +58,27 @@ class Run {
 
   RunResult train(const std::function<bool(const EvalEvent&)>& stop) {
     const std::int64_t steps = learner_.config().schedule.steps;
+    last_finish_ = Clock::now();
     try {
       // A rule that stops a run counts evaluations in a row, also across a resume.
       for (const EvalEvent& e : result_.evaluations)
         if (stop && stop(e)) return finish(RunEnd::Stopped);
       if (learner_.steps_done() == 0 && evaluates_at(0)) evaluate();
-      while (learner_.steps_done() < steps) {
-        if (signals_.received() != 0) return finish(RunEnd::Signal);
-        one_step();
-        const std::int64_t done = learner_.steps_done();
+      while (learner_.steps_begun() < steps) {
+        if (signals_.received() != 0) {
+          drain();
+          return finish(RunEnd::Signal);
+        }
+        begin_step();
+        const std::int64_t done = learner_.steps_begun();
+        if (looks_at(done)) drain();
         if (evaluates_at(done)) {
           evaluate();
           if (stop && stop(result_.evaluations.back())) return finish(RunEnd::Stopped);
         }
         if (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0 && done < steps) save();
       }
+      drain();
       return finish(RunEnd::Finished);
     } catch (const Error& e) {
       sinks_.sync();
@@ -137,25 +144,45 @@ class Run {
     return learner_.steps_done() * learner_.config().batch * learner_.config().sequence;
   }
 
-  void one_step() {
-    const std::int64_t step = learner_.steps_done();
-    const Clock::time_point start = Clock::now();
+  /// Whether something is done after this many steps that needs them finished.
+  bool looks_at(std::int64_t done) const {
+    return evaluates_at(done) || measures(done - 1) ||
+           (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0);
+  }
+
+  /// Begins a step and finishes the one before it: while a device computes, the host fetches the next batch.
+  /// A device without a queue of its own, and a measured step, are finished at once.
+  void begin_step() {
+    const std::int64_t step = learner_.steps_begun();
     const Batch batch = data_.order.batch(step, learner_.config().batch);
     const bool measured = measures(step);
-    const StepResult r =
-        learner_.step(view_of(batch.ids), view_of(batch.targets), measured ? &monitor_ : nullptr);
-    const double seconds = seconds_since(start);
+    if (measured) drain();
+    learner_.begin(view_of(batch.ids), view_of(batch.targets), measured ? &monitor_ : nullptr);
+    hashes_.push_back(batch.hash);
+    const bool queued = learner_.device().kind() == BackendKind::Cuda && !measured;
+    while (learner_.in_flight() > (queued ? 1 : 0)) finish_step();
+    if (measured) monitor_.finish_step(learner_.steps_done(), sinks_);
+  }
+
+  void drain() {
+    while (learner_.in_flight() > 0) finish_step();
+  }
+
+  void finish_step() {
+    const StepResult r = learner_.finish();
+    const double seconds = seconds_since(last_finish_);
+    last_finish_ = Clock::now();
     TrainEvent e;
     e.step = learner_.steps_done();
     e.tokens = tokens_done();
     e.loss = r.loss;
     e.lr = r.lr;
     e.grad_norm = r.grad_norm;
-    e.tokens_per_s = static_cast<double>(batch.ids.size()) / seconds;
+    e.tokens_per_s = static_cast<double>(learner_.config().batch * learner_.config().sequence) / seconds;
     e.step_ms = seconds * 1e3;
-    e.batch_hash = batch.hash;
+    e.batch_hash = hashes_.front();
+    hashes_.pop_front();
     sinks_.on(e);
-    if (measured) monitor_.finish_step(e.step, sinks_);
   }
 
   void evaluate() {
@@ -165,6 +192,7 @@ class Run {
     e.loss = learner_.evaluate(view_of(validation_.ids), view_of(validation_.targets));
     e.eval_tokens = static_cast<std::int64_t>(validation_.ids.size());
     sinks_.on(e);
+    last_finish_ = Clock::now();
   }
 
   void save() {
@@ -182,6 +210,7 @@ class Run {
     e.path = result_.checkpoint.string();
     e.seconds = seconds_since(start);
     sinks_.on(e);
+    last_finish_ = Clock::now();
   }
 
   RunResult finish(RunEnd end) {
@@ -200,6 +229,8 @@ class Run {
   std::filesystem::path checkpoints_;
   Batch validation_;
   QuantMonitor monitor_;
+  std::deque<decltype(Batch::hash)> hashes_;  ///< of the steps in flight
+  Clock::time_point last_finish_ = Clock::now();
   RunResult result_;
   Sinks sinks_;
 };

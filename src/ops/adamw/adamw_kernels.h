@@ -18,6 +18,7 @@ struct AdamWStep {
   void adamw_row(const AdamWStep& s, const float* grad, float* w, float* m, float* v, std::int64_t n); \
   /* sum of x^2 in eight partial sums in double */                                                     \
   double sum_squares_row(const float* x, std::int64_t n);                                              \
+  double sum_row(const float* x, std::int64_t n);                                                      \
   }
 
 NIBBLE_FOR_EACH_SIMD(NIBBLE_ADAMW_KERNELS)

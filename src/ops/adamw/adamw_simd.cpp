@@ -19,17 +19,31 @@ void adamw_row(const AdamWStep& s, const float* __restrict grad, float* __restri
   }
 }
 
-double sum_squares_row(const float* x, std::int64_t n) {
+namespace {
+
+/// Sum in eight lanes; add(sum, x) adds nothing for x = 0.
+template <class F>
+double sum_lanes(const float* x, std::int64_t n, F add) {
   using lanes::D8;
   D8 acc = {}, a = {};
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     for (int j = 0; j < 8; ++j) a[j] = static_cast<double>(x[i + j]);
-    acc += a * a;
+    add(acc, a);
   }
   for (int j = 0; j < 8; ++j) a[j] = i + j < n ? static_cast<double>(x[i + j]) : 0.0;
-  acc += a * a;
+  add(acc, a);
   return lanes::sum(acc);
+}
+
+}  // namespace
+
+double sum_squares_row(const float* x, std::int64_t n) {
+  return sum_lanes(x, n, [](lanes::D8& sum, const lanes::D8& a) { sum += a * a; });
+}
+
+double sum_row(const float* x, std::int64_t n) {
+  return sum_lanes(x, n, [](lanes::D8& sum, const lanes::D8& a) { sum += a; });
 }
 
 }  // namespace nibble::cpu::NIBBLE_SIMD

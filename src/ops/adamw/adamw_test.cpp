@@ -25,21 +25,38 @@ TEST(AdamW, ThreeStepsFollowTheFormula) {
       v = b2 * v + (1 - b2) * g * g;
       const double mhat = m / (1 - std::pow(b1, step)), vhat = v / (1 - std::pow(b2, step));
       w -= lr * (mhat / (std::sqrt(vhat) + eps) + decay * w);
+      const StepRecord record{.lr = static_cast<float>(lr),
+                              .inverse_correction1 = static_cast<float>(1 / (1 - std::pow(b1, step))),
+                              .inverse_correction2 = static_cast<float>(1 / (1 - std::pow(b2, step))),
+                              .grad_scale = 0.5f};
       adamw(stream, {.w_N = View<float>(&fw, 1),
                      .m_N = View<float>(&fm, 1),
                      .v_N = View<float>(&fv, 1),
                      .grad_N = View<const float>(&grad, 1),
                      .copy_N = View<bf16>(&copy, 1),
-                     .lr = static_cast<float>(lr),
-                     .weight_decay = 0.1f,
-                     .grad_scale = 0.5f,
-                     .step = step});
+                     .record = &record,
+                     .weight_decay = 0.1f});
       EXPECT_NEAR(fw, w, 1e-6 * w) << "step " << step;
       EXPECT_NEAR(fm, m, 1e-6 * std::abs(m)) << "step " << step;
       EXPECT_NEAR(fv, v, 1e-6 * v) << "step " << step;
       EXPECT_EQ(copy, bf16::nearest(fw));
     }
   }
+}
+
+TEST(GateUpdate, ANumberThatIsNotFiniteOrAFaultyOperandHaltsThisUpdateAndAllLaterOnes) {
+  HostDevice device;
+  Stream stream(BackendKind::Ref, device, 1);
+  StepRecord bad{.loss_sum = 1, .grad_squares = NAN};
+  gate_update(stream, {.record = &bad, .clip = 1});
+  EXPECT_EQ(bad.halted, 1u);
+  bad.grad_squares = 4;
+  gate_update(stream, {.record = &bad, .clip = 1});
+  EXPECT_EQ(bad.halted, 1u) << "halted stays";
+  StepRecord good{.loss_sum = 1, .grad_squares = 4};
+  gate_update(stream, {.record = &good, .clip = 1});
+  EXPECT_EQ(good.halted, 0u);
+  EXPECT_NEAR(good.grad_scale, 0.5, 1e-6);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(MatMulConformance, EveryElementIsWithinTheBoundOfItsOwnSum) {
   const std::int64_t M = 65, N = 70, K = 1000;
   for (SimdLevel level : {SimdLevel::Avx512, SimdLevel::Avx2, SimdLevel::Baseline}) {
     set_simd_level(level);
-    Case c(7, DType::BF16, 3);
+    Case c(device, 7, DType::BF16, 3);
     const ConstRealView a = c.input(M, K), b = c.input(N, K);
     const View<float> out = c.output_f32("c", {}, M, N);
     Stream stream(BackendKind::Cpu, device, 2);

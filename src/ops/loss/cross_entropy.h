@@ -11,12 +11,16 @@ namespace nibble {
 /// (the head layer) hands over a chunk of tokens at a time, so no full logits exist.
 struct CrossEntropy {
   View<const float> logits_TV;
-  View<const std::int32_t> targets_T;
+  View<const std::int32_t> targets_T;  ///< -1 or below vocab: see check_targets
   View<float> loss_T;
   RealView dlogits_TV{};  ///< optional; may be the logits' own memory when FP32
   float grad_scale = 1;
   std::int64_t vocab = 0;  ///< 0: all columns
 };
+
+/// Whoever brings targets from outside calls this while they are in host memory; the op itself trusts them.
+/// Throws Error{Runtime} naming the target and its position.
+void check_targets(View<const std::int32_t> targets_T, std::int64_t vocab);
 
 NIBBLE_OP(CrossEntropy, cross_entropy)
 
