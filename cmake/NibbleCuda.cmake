@@ -27,6 +27,8 @@ foreach(sm ${NIBBLE_CUDA_ARCHITECTURES})
   list(APPEND NIBBLE_CUDA_FLAGS "SHELL:-gencode arch=compute_${sm},code=sm_${sm}")
 endforeach()
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${NIBBLE_CUDA_FLAGS}>")
+# fmt 9 turns half of its constexpr functions off under nvcc, and the other half then fails to compile as C++20.
+add_compile_definitions($<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 
 # Host code sees the cuda backend through this; libraries come from the toolkit.
 add_compile_definitions(NIBBLE_WITH_CUDA)
