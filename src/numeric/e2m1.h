@@ -23,6 +23,16 @@ struct E2M1 {
     return signed_code(Bits::nearest(magnitude_bits(x)), x);
   }
 
+  /// Nearest, ties away from zero: what emulators that add a half and truncate compute. Odd inputs as
+  /// nearest().
+  NIBBLE_HD static constexpr E2M1 nearest_away(float x) {
+    const std::uint32_t a = magnitude_bits(x);
+    const std::uint32_t normal = ((a + (1u << (Bits::kShift - 1))) >> Bits::kShift) - Bits::kRebias;
+    // Below 1 a step is 0.5: the count of half steps is exact, and half of it rounded up is the code.
+    const auto halves = static_cast<std::uint32_t>(static_cast<std::int32_t>(below_one(a) * 4.0f));
+    return signed_code(a < Bits::kMinNormal ? (halves + 1) >> 1 : normal, x);
+  }
+
   /// Stochastic rounding with 8 random bits, as the hardware has them: with f the position between the
   /// two neighbours (0 <= f < 1), exactly floor(256 f) of the 256 values of `random` round up.
   /// So the expected value is below |x| by up to 1/256 of a step, 1/512 on average. Odd inputs as nearest().

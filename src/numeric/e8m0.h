@@ -37,6 +37,12 @@ struct E8M0 {
     return {is_finite(x) ? bounded : kNanBits};
   }
 
+  /// 2^(exponent - 127), bounded to the format.
+  NIBBLE_HD static constexpr E8M0 bounded(int exponent) {
+    const int low = exponent < 0 ? 0 : exponent;
+    return {static_cast<std::uint8_t>(low > 0xFE ? 0xFE : low)};
+  }
+
   NIBBLE_HD constexpr bool nan() const { return bits == kNanBits; }
 
   /// 0x00 is the FP32 subnormal 2^-127, which must not be flushed to zero.

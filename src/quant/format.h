@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace nibble {
@@ -10,12 +11,16 @@ namespace nibble {
 enum class Format : std::uint8_t {
   Fp32,
   Bf16,
-  Nvfp4,      ///< E2M1 codes, blocks of 16, E4M3 block scale, FP32 tensor scale
-  Mxfp4,      ///< E2M1 codes, blocks of 32, E8M0 block scale
-  Mxfp8E4M3,  ///< E4M3 codes, blocks of 32, E8M0 block scale
-  Mxfp8E5M2,  ///< E5M2 codes, blocks of 32, E8M0 block scale
-  Fp8E4M3,    ///< E4M3 codes, one FP32 scale a tensor, computed from its current amax
-  Fp8E5M2,    ///< E5M2 codes, one FP32 scale a tensor, computed from its current amax
+  Nvfp4,             ///< E2M1 codes, blocks of 16, E4M3 block scale, FP32 tensor scale
+  Mxfp4,             ///< E2M1 codes, blocks of 32, E8M0 block scale
+  Mxfp8E4M3,         ///< E4M3 codes, blocks of 32, E8M0 block scale
+  Mxfp8E5M2,         ///< E5M2 codes, blocks of 32, E8M0 block scale
+  Fp8E4M3,           ///< E4M3 codes, one FP32 scale a tensor, computed from its current amax
+  Fp8E5M2,           ///< E5M2 codes, one FP32 scale a tensor, computed from its current amax
+  Mxfp6E2M3,         ///< E2M3 codes (one a byte), blocks of 32, E8M0 block scale
+  Mxfp6E3M2,         ///< E3M2 codes (one a byte), blocks of 32, E8M0 block scale
+  Fp8BlockE4M3,      ///< E4M3 codes, a power of two (E8M0) each 1 x 128 or 128 x 128 values
+  Fp8BlockFp32E4M3,  ///< the same with FP32 block scales
 };
 
 /// Which elements share a block scale, in the layout the GEMM reads: along a row (1 x block) or square.
@@ -25,13 +30,38 @@ enum class Rounding : std::uint8_t {
   NearestEven,
   Stochastic,       ///< 8 random bits a value, as the hardware has: P(up) = floor(256 f) / 256
   StochasticExact,  ///< 24 random bits a value: P(up) = f to FP32 accuracy
+  NearestAway,      ///< nearest, ties away from zero, as several emulators have it; E2M1 alone
 };
 
-/// Whose arithmetic. The names are `nvfp4.te` and `nvfp4.te213` in configurations.
+constexpr bool is_stochastic(Rounding r) {
+  return r == Rounding::Stochastic || r == Rounding::StochasticExact;
+}
+
+/// Whose arithmetic of NVFP4 (quant/nvfp4.h says it in full). In configurations: `nvfp4.te`, `nvfp4.exact`.
 enum class Profile : std::uint8_t {
-  Te,     ///< Transformer Engine from 2.14 on: block scale = amax * (S_enc * fl(1/6))
-  Te213,  ///< Transformer Engine up to 2.13, and the paper's text: (amax / 6) * S_enc
+  Te,        ///< Transformer Engine from 2.14 on: block scale = amax * (S_enc * fl(1/6))
+  Te213,     ///< Transformer Engine up to 2.13, and the paper's text: (amax / 6) * S_enc
+  Exact,     ///< Te's block scales; x / (scale amax / 2688) is rounded once: what the others' roundings cost
+  TorchAo,   ///< torchao's inference: scales in [2^-6, 448], multiplied by the reciprocal
+  ModelOpt,  ///< NVIDIA Model-Optimizer's tensors: scales in [2^-9, 448], a division, zero blocks under 1
+  Ct,        ///< compressed-tensors: 2688 / amax times (amax / 6), a division, zero scales become 1/8
 };
+
+/// How the shared exponent of an MX block follows from its largest magnitude (quant/mx_scale.h).
+enum class MxScaleRule : std::uint8_t {
+  RoundUp,  ///< the smallest 2^e >= amax / largest element: no value of the block is clipped. The default.
+  Floor,    ///< floor(log2 amax) - max exponent, the rule of the OCP text: what is above is clipped
+  Even,     ///< Floor of the amax rounded to the element's mantissa (half up in the bits)
+  Ceil,     ///< ceil(log2 amax) - max exponent: nothing is clipped, up to a bit of range is lost
+  Round,    ///< round(log2(amax / largest element)): about half of the blocks are clipped
+  ThreeQuarters,  ///< MXFP4: Floor, and the values times 3/4 before, 4/3 after: nothing is clipped
+};
+
+/// Whether a block of NVFP4 may map its largest magnitude to 4 instead of 6, and by which error it chooses.
+enum class FourOverSix : std::uint8_t { Off, Mae, Mse };
+
+/// What shares the FP32 scale of NVFP4: the whole tensor, or each row of the result ("per token").
+enum class TensorScaling : std::uint8_t { Tensor, Row };
 
 /// What a NaN or an infinity in an operand does.
 enum class NonFinite : std::uint8_t {
@@ -48,6 +78,11 @@ struct QuantSpec {
   std::uint16_t sign_mask = 0xD7E8;  ///< bit i set: element i of 16 changes sign before the transform [TE]
   Profile profile = Profile::Te;
   NonFinite non_finite = NonFinite::Detect;
+  MxScaleRule scale_rule = MxScaleRule::RoundUp;
+  FourOverSix four_over_six = FourOverSix::Off;
+  TensorScaling tensor_scaling = TensorScaling::Tensor;
+  std::uint16_t scale_bound = 448;  ///< NVFP4: the block scale of the largest block, 448 or 256
+  bool headroom = false;            ///< NVFP4: amax counts 17/16 fold, so no block's maximum is clipped
   friend bool operator==(const QuantSpec&, const QuantSpec&) = default;
 };
 
@@ -60,12 +95,34 @@ struct FormatInfo {
   int block_scale_bits;   ///< 8, or 0
   bool tensor_scale;      ///< an FP32 scale a tensor
   float element_max;      ///< largest finite element value: 6 for E2M1
+  int multiple;           ///< N, K and T of a linear must be multiples of it; 1: any size
+  bool square_tiles;      ///< blocks may also be square
+  bool other_roundings;   ///< stochastic and ties away besides nearest even
 };
 
 const FormatInfo& info(Format format);
 
 /// The format called `name`; throws Error{Usage} that lists the names when there is none.
 Format format_from_name(std::string_view name);
+
+/// "nvfp4.te", "mxfp4.floor", "nvfp4.te 4over6-mse/256 row-scaled": the format with whatever of the
+/// arithmetic is not the format's default (tile, rotation and stochastic rounding are said elsewhere).
+std::string arithmetic_name(const QuantSpec& spec);
+
+/// "nvfp4.te" and the like, and back; an unknown name throws Error{Usage} that lists the names.
+std::string_view profile_name(Profile profile);
+Profile profile_from_name(std::string_view name);
+
+/// Whether `spec` has none of the options that only the general code path knows: profiles beyond Te and
+/// Te213, four-over-six, row scaling, another bound, headroom, MX rules other than RoundUp, ties away, and
+/// the formats Mxfp6 and Fp8Block. A fast path asks this before it looks at format, tile, rounding and
+/// rotation.
+constexpr bool is_common(const QuantSpec& s) {
+  return s.format <= Format::Fp8E5M2 && s.rounding != Rounding::NearestAway &&
+         (s.format != Format::Nvfp4 || s.profile <= Profile::Te213) && s.scale_rule == MxScaleRule::RoundUp &&
+         s.four_over_six == FourOverSix::Off && s.tensor_scaling == TensorScaling::Tensor &&
+         s.scale_bound == 448 && !s.headroom;
+}
 
 /// Bits an element costs, block scales included: 4.5 for NVFP4.
 double bits_per_element(Format format);

@@ -7,6 +7,7 @@
 #include "numeric/e2m1.h"
 #include "numeric/e8m0.h"
 #include "quant/amax.h"
+#include "quant/mx_scale.h"
 #include "quant/rounders.h"
 
 /// MXFP4: E2M1 codes, thirty-two of them under a power of two. value j = e2m1(code j) * 2^e. [OCP-MX]
@@ -14,16 +15,18 @@ namespace nibble {
 
 inline constexpr int kMxBlock = 32;
 
-/// How the shared exponent follows from the block's largest magnitude.
-enum class MxScaleRule : std::uint8_t {
-  RoundUp,  ///< the smallest 2^e >= amax / 6: no value of the block is clipped. The default.
-  Floor,    ///< floor(log2 amax) - 2, the rule of the OCP text: values above 6 * 2^e are clipped to it
-};
+/// What the values of a ThreeQuarters block are multiplied by before they are scaled, and what their decoded
+/// values are worth: the factor of the whole tensor that its GEMM and its decoder apply.
+inline constexpr float kThreeQuarters = 0.75f;
+inline constexpr float kFourThirds = 4.0f / 3.0f;
 
 NIBBLE_HD constexpr E8M0 mxfp4_scale(float block_amax, MxScaleRule rule = MxScaleRule::RoundUp) {
-  constexpr float kOneSixth = 1.0f / 6.0f;
-  return rule == MxScaleRule::RoundUp ? E8M0::round_up(block_amax * kOneSixth)
-                                      : E8M0::floor_log2(block_amax, 2);
+  return mx_scale<E2M1>(block_amax, rule);
+}
+
+/// What decoded values of a tensor are multiplied by under `rule`.
+NIBBLE_HD constexpr float mxfp4_tensor_factor(MxScaleRule rule) {
+  return rule == MxScaleRule::ThreeQuarters ? kFourThirds : 1.0f;
 }
 
 struct Mxfp4Block {
@@ -31,6 +34,7 @@ struct Mxfp4Block {
   E8M0 scale;
 };
 
+/// Under ThreeQuarters the codes stand for 3/4 of the values: decode, then multiply by 4/3.
 /// Error: |decoded - x| <= 2^e for NearestEven, < 2^(e+1) for the stochastic rounders (RoundUp rule).
 template <class Round>
 NIBBLE_HD constexpr Mxfp4Block encode_mxfp4(const float (&x)[32], Round round,
@@ -39,7 +43,9 @@ NIBBLE_HD constexpr Mxfp4Block encode_mxfp4(const float (&x)[32], Round round,
   for (float v : x) amax = amax_dropping_nan(amax, v);
   Mxfp4Block block;
   block.scale = mxfp4_scale(amax, rule);
-  const float multiplier = block.scale.inverse();
+  // One rounding beyond the exact power of two: 3 x is not exact in FP32 for every x.
+  const float multiplier =
+      block.scale.inverse() * (rule == MxScaleRule::ThreeQuarters ? kThreeQuarters : 1.0f);
   for (int j = 0; j < 32; j += 2) {
     block.codes[j / 2] = pack_codes(round(x[j] * multiplier, j), round(x[j + 1] * multiplier, j + 1));
   }

@@ -13,6 +13,10 @@ struct NearestEven {
   NIBBLE_HD constexpr E2M1 operator()(float x, int) const { return E2M1::nearest(x); }
 };
 
+struct NearestAway {
+  NIBBLE_HD constexpr E2M1 operator()(float x, int) const { return E2M1::nearest_away(x); }
+};
+
 /// Eight random bits a value (numeric/random_key.h, random_byte). The caller fills them, because only it
 /// knows which element of the tensor each place of the block is: in a transposed copy they lie a row apart.
 template <int kBlock>

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "numeric/e2m1.h"
+#include "numeric/e2m3.h"
 #include "numeric/e4m3.h"
 #include "numeric/e5m2.h"
 #include "ops/health/quant_stats_rows.h"
@@ -37,8 +39,13 @@ bool is_largest(Format format, std::uint8_t code) {
     case Format::Nvfp4:
     case Format::Mxfp4:
       return (code & 7) == 7;
+    case Format::Mxfp6E2M3:
+    case Format::Mxfp6E3M2:
+      return (code & 0x1F) == E2M3::kMaxBits;
     case Format::Mxfp8E4M3:
     case Format::Fp8E4M3:
+    case Format::Fp8BlockE4M3:
+    case Format::Fp8BlockFp32E4M3:
       return (code & 0x7F) == E4M3::kMaxBits;
     case Format::Mxfp8E5M2:
     case Format::Fp8E5M2:
@@ -73,6 +80,14 @@ void count_scale(Format format, std::uint8_t bits, QuantStats& s) {
   }
 }
 
+/// The byte of a block's scale; of an FP32 scale its exponent, which E8M0 would store.
+std::uint8_t scale_byte(const MeasureQuant& m, std::int64_t row, std::int64_t block) {
+  if (info(m.spec.format).block_scale_bits == 8) return m.scales(row, block);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &m.scales(row, 4 * block), 4);
+  return static_cast<std::uint8_t>(bits >> 23);
+}
+
 bool all_zero(const ConstRealView& x, std::int64_t row, std::int64_t rows, std::int64_t col,
               std::int64_t cols) {
   for (std::int64_t i = row; i < row + rows; ++i) {
@@ -92,7 +107,7 @@ void count_blocks(const MeasureQuant& m, std::int64_t begin, std::int64_t end, Q
       if (all_zero(m.x_RC, i, std::min(step, end - i), j, std::min(size, cols - j))) {
         ++s.zero_blocks;
       } else {
-        count_scale(m.spec.format, m.scales(i, j / size), s);
+        count_scale(m.spec.format, scale_byte(m, i, j / size), s);
       }
     }
   }
@@ -136,7 +151,10 @@ Dequantize decoding_of(const MeasureQuant& m, const View<float>& out) {
           .scales = m.scales,
           .amax = m.amax,
           .scale = m.scale,
-          .out_RC = out};
+          .out_RC = out,
+          .row_amax = m.row_amax,
+          .scale_bound = m.spec.scale_bound,
+          .headroom = m.spec.headroom};
 }
 
 QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded, std::int64_t begin,

@@ -54,7 +54,8 @@ struct MeasureQuant {
   QuantSpec spec;
   const float* amax = nullptr;
   const float* scale = nullptr;
-  QuantStats* out = nullptr;  ///< merged into
+  QuantStats* out = nullptr;     ///< merged into
+  View<const float> row_amax{};  ///< row-scaled NVFP4: Quantize::row_amax
 };
 
 NIBBLE_OP(MeasureQuant, measure_quant)

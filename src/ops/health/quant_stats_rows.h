@@ -9,8 +9,8 @@ namespace nibble {
 /// How the codes of `m` decode into `out` [rows, cols of the result].
 Dequantize decoding_of(const MeasureQuant& m, const View<float>& out);
 
-/// Statistics of rows [begin, end), begin a multiple of 16; `decoded` holds all rows of the result, and is
-/// empty where the format has no codes. The amax is not set.
+/// Statistics of rows [begin, end), begin a multiple of rows_of_a_strip; `decoded` holds all rows of the
+/// result, and is empty where the format has no codes. The amax is not set.
 QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded, std::int64_t begin,
                         std::int64_t end);
 

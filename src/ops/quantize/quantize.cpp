@@ -8,15 +8,44 @@ namespace {
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
+void check_nvfp4_options(const QuantSpec& spec) {
+  const std::string_view format = info(spec.format).name;
+  const bool row_scaled = spec.tensor_scaling == TensorScaling::Row;
+  const bool chosen = spec.four_over_six != FourOverSix::Off;
+  check(spec.format == Format::Nvfp4 || (!row_scaled && !chosen && !spec.headroom && spec.scale_bound == 448),
+        "quantize: row scaling, four-over-six, headroom and another scale bound are options of nvfp4, not of "
+        "{}",
+        format);
+  check(spec.scale_bound == 448 || spec.scale_bound == 256,
+        "quantize: the bound of nvfp4's block scales is 448 or 256, not {}", spec.scale_bound);
+  check(!row_scaled || spec.tile == Tile::Row, "quantize: row-scaled nvfp4 has no square tiles; use rows");
+  check(
+      !chosen || (!row_scaled && spec.profile == Profile::Te),
+      "quantize: four-over-six has one order of operations, profile nvfp4.te, and one scale a tensor; leave "
+      "the profile and the row scaling out");
+  check((spec.scale_bound == 448 && !spec.headroom) || spec.profile <= Profile::Te213 ||
+            spec.format != Format::Nvfp4,
+        "quantize: headroom and the bound 256 belong to the profiles nvfp4.te and nvfp4.te213, not to {}",
+        profile_name(spec.profile));
+}
+
 void check_spec(const QuantSpec& spec) {
   const FormatInfo& format = info(spec.format);
   check(spec.rotation == 0 || spec.rotation == 16, "quantize: there is no rotation of size {}; use 0 or 16",
         spec.rotation);
-  check(spec.tile == Tile::Row || spec.format == Format::Nvfp4,
-        "quantize: square tiles exist for nvfp4, not for {}; use 1-dimensional blocks", format.name);
-  check(spec.rounding == Rounding::NearestEven || format.element_bits == 4,
-        "quantize: {} is rounded to nearest even; stochastic rounding exists for nvfp4 and mxfp4",
+  check(spec.tile == Tile::Row || format.square_tiles,
+        "quantize: square tiles exist for nvfp4 and the fp8_block formats, not for {}; use 1-dimensional "
+        "blocks",
         format.name);
+  check(
+      spec.rounding == Rounding::NearestEven || format.other_roundings,
+      "quantize: {} is rounded to nearest even; stochastic rounding and ties away exist for nvfp4 and mxfp4",
+      format.name);
+  check(spec.scale_rule == MxScaleRule::RoundUp || (format.block == 32),
+        "quantize: the rule of the shared exponent belongs to the mx formats, not to {}", format.name);
+  check(spec.scale_rule != MxScaleRule::ThreeQuarters || spec.format == Format::Mxfp4,
+        "quantize: the 3/4 trick belongs to mxfp4, not to {}", format.name);
+  check_nvfp4_options(spec);
 }
 
 template <class T>
@@ -37,7 +66,9 @@ QuantizedShape quantized_shape(const QuantSpec& spec, std::int64_t rows, std::in
   s.cols = transpose ? rows : cols;
   if (spec.rotation != 0) s.cols = round_up(s.cols, spec.rotation);
   if (is_quantized(spec.format)) s.code_cols = format.element_bits == 4 ? (s.cols + 1) / 2 : s.cols;
-  if (format.block != 0) s.scale_cols = (s.cols + format.block - 1) / format.block;
+  if (format.block != 0) {
+    s.scale_cols = (s.cols + format.block - 1) / format.block * (format.block_scale_bits / 8);
+  }
   return s;
 }
 
@@ -57,6 +88,10 @@ void check(const Quantize& q) {
         "quantize: codes and scales go together, and {} has {} block scales", info(q.spec.format).name,
         s.scale_cols != 0 ? "its" : "no");
   check_output("scales", q.scales, s.rows, s.scale_cols);
+  const bool row_scaled = q.spec.tensor_scaling == TensorScaling::Row;
+  check(row_scaled ? q.row_amax.rank() == 1 && q.row_amax.size(0) == s.rows && q.amax_given == nullptr
+                   : q.row_amax.empty(),
+        "quantize: row-scaled nvfp4, and nothing else, needs row_amax [{}], and takes no given amax", s.rows);
 }
 
 float gemm_inverse_range(Format a, Format b) {
@@ -74,12 +109,15 @@ void check(const Dequantize& d) {
         "dequantize: codes of a {} matrix [{}, {}] must be [{}, {}]", format.name, rows, cols, rows,
         code_cols);
   if (format.block != 0) {
-    const std::int64_t scale_cols = (cols + format.block - 1) / format.block;
+    const std::int64_t scale_cols = (cols + format.block - 1) / format.block * (format.block_scale_bits / 8);
     check(d.scales.rank() == 2 && d.scales.size(0) == rows && d.scales.size(1) == scale_cols,
           "dequantize: scales of a {} matrix [{}, {}] must be [{}, {}]", format.name, rows, cols, rows,
           scale_cols);
   }
-  check(d.format != Format::Nvfp4 || d.amax != nullptr, "dequantize: nvfp4 needs the tensor's amax");
+  check(d.format != Format::Nvfp4 || d.amax != nullptr || !d.row_amax.empty(),
+        "dequantize: nvfp4 needs the tensor's amax, or row_amax");
+  check(d.row_amax.empty() || (d.format == Format::Nvfp4 && d.row_amax.size(0) == rows),
+        "dequantize: row_amax belongs to nvfp4 and has a value a row");
   check((d.format != Format::Fp8E4M3 && d.format != Format::Fp8E5M2) || d.scale != nullptr,
         "dequantize: {} needs the tensor's scale", format.name);
 }

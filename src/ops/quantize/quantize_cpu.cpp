@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_blocks.h"
 #include "ops/quantize/quantize_kernels.h"
 #include "ops/quantize/rotate.h"
 #include "quant/fp8_tensor.h"
@@ -89,11 +89,32 @@ void quantize_all(Stream& stream, const QuantizeJob& job) {
   });
 }
 
+/// What has no kernel of its own: the reference's blocks, strips of rows in parallel. The kernels for amax
+/// serve every format.
+void run_strips(Stream& stream, const Quantize& q) {
+  const float amax = q.amax_given != nullptr ? *q.amax_given
+                                             : find_amax(stream, job_of(q.x_RC, q.spec, q.transpose));
+  note_fault(q.spec.non_finite, amax, q.fault, q.fault_id);
+  *q.amax = amax;
+  *q.scale = operand_scale(q, amax);
+  const std::int64_t rows = q.x_RC.size(q.transpose ? 1 : 0), strip = rows_of_a_strip(q.spec);
+  stream.pool().parallel_for((rows + strip - 1) / strip, [&](std::int64_t i) {
+    quantize_rows(q, amax, i * strip, std::min((i + 1) * strip, rows));
+  });
+}
+
+/// Whether the vectorised decoder knows this operand.
+bool is_common(const Dequantize& d) {
+  return d.format <= Format::Fp8E5M2 && d.row_amax.empty() && d.scale_bound == 448 && !d.headroom &&
+         (d.format != Format::Mxfp4 || d.scale == nullptr || *d.scale == 1.0f);
+}
+
 }  // namespace
 
 void run(Stream& stream, const Quantize& q) {
+  if (!is_common(q.spec)) return run_strips(stream, q);
   QuantizeJob job = job_of(q.x_RC, q.spec, q.transpose);
-  job.random = q.random;
+  job.random = q.random.resolved();
   job.row_elements = q.row_elements != 0 ? q.row_elements : job.x_cols;
   job.values = q.values.data();
   job.codes = q.codes.data();
@@ -103,6 +124,7 @@ void run(Stream& stream, const Quantize& q) {
   if (job.scales) job.scales_stride = q.scales.stride(0);
 
   const float amax = q.amax_given != nullptr ? *q.amax_given : find_amax(stream, job);
+  note_fault(q.spec.non_finite, amax, q.fault, q.fault_id);
   set_scales(job, amax);
   *q.amax = amax;
   *q.scale = q.spec.format == Format::Nvfp4 ? amax : job.fp8.decode;
@@ -120,6 +142,12 @@ void run(Stream& stream, const Rotate& r) {
 void run(Stream& stream, const Dequantize& d) {
   constexpr std::int64_t kRows = 64;
   const std::int64_t rows = d.out_RC.size(0), cols = d.out_RC.size(1);
+  if (!is_common(d)) {
+    stream.pool().parallel_for((rows + kRows - 1) / kRows, [&](std::int64_t i) {
+      nibble::dequantize_rows(d, i * kRows, std::min((i + 1) * kRows, rows));
+    });
+    return;
+  }
   const QuantizedShape s = quantized_shape({.format = d.format}, rows, cols, false);
   stream.pool().parallel_for((rows + kRows - 1) / kRows, [&](std::int64_t i) {
     const std::int64_t row = i * kRows;
