@@ -24,7 +24,7 @@ namespace nibble {
 
 template <class Element>
 struct MxRange {
-  static constexpr std::uint32_t kMaxBits = __builtin_bit_cast(std::uint32_t, Element::kMax);
+  static constexpr std::uint32_t kMaxBits = float_bits(Element::kMax);
   static constexpr int kMaxExponent = static_cast<int>(kMaxBits >> 23) - 127;
   static constexpr std::uint64_t kMaxMantissa = (kMaxBits & 0x7FFFFFu) | 0x800000u;  ///< 24 bits
   static constexpr float kInverseMax = 1.0f / Element::kMax;
