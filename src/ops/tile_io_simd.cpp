@@ -36,7 +36,6 @@ void write_tile(const Tile& from, bf16* to, std::int64_t stride) { write(from, t
 
 void transpose_tile(const float* from, std::int64_t from_row, std::int64_t rows, std::int64_t cols, float* to,
                     std::int64_t to_row) {
-  constexpr QuadIndex low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
   for (std::int64_t i = 0; i < rows; i += 4)
     for (std::int64_t j = 0; j < cols; j += 4) {
       const float* f = from + i * from_row + j;
@@ -44,13 +43,15 @@ void transpose_tile(const float* from, std::int64_t from_row, std::int64_t rows,
       const Quad r1 = *reinterpret_cast<const Quad*>(f + from_row);
       const Quad r2 = *reinterpret_cast<const Quad*>(f + 2 * from_row);
       const Quad r3 = *reinterpret_cast<const Quad*>(f + 3 * from_row);
-      const Quad a = __builtin_shuffle(r0, r1, low), b = __builtin_shuffle(r2, r3, low);
-      const Quad c = __builtin_shuffle(r0, r1, high), d = __builtin_shuffle(r2, r3, high);
+      const Quad a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+                 b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+      const Quad c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7),
+                 d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
       float* t = to + j * to_row + i;
-      *reinterpret_cast<Quad*>(t) = __builtin_shuffle(a, b, first);
-      *reinterpret_cast<Quad*>(t + to_row) = __builtin_shuffle(a, b, second);
-      *reinterpret_cast<Quad*>(t + 2 * to_row) = __builtin_shuffle(c, d, first);
-      *reinterpret_cast<Quad*>(t + 3 * to_row) = __builtin_shuffle(c, d, second);
+      *reinterpret_cast<Quad*>(t) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(t + to_row) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      *reinterpret_cast<Quad*>(t + 2 * to_row) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(t + 3 * to_row) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
 }
 

@@ -15,7 +15,7 @@ namespace nibble::fixture {
 /// Where pages are left for looking at: NIBBLE_REPORT_DIR, or a temporary folder.
 inline std::filesystem::path page_folder() {
   const char* wanted = std::getenv("NIBBLE_REPORT_DIR");
-  const std::filesystem::path dir = wanted != nullptr ? std::filesystem::path(wanted)
+  std::filesystem::path dir = wanted != nullptr ? std::filesystem::path(wanted)
                                                       : std::filesystem::path(::testing::TempDir()) /
                                                             ("nibble_report_" + std::to_string(::getpid()));
   std::filesystem::create_directories(dir);

@@ -20,7 +20,7 @@ const std::string kText =
     "the cat sat on the mat and the dog sat on the log, the end\n\nthe cat's hat isn't that; na\xc3\xafve "
     "caf\xc3\xa9\n";
 
-Tokenizer trained(std::vector<std::string> documents, BpeTraining training = {}) {
+Tokenizer trained(std::vector<std::string> documents, const BpeTraining& training = {}) {
   std::size_t i = 0;
   return Tokenizer::train(
       [&]() -> std::optional<std::string_view> {

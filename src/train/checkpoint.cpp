@@ -38,7 +38,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& root, Learner
                                       const std::function<void(const std::filesystem::path&)>& add_tokenizer,
                                       int keep) {
   std::filesystem::create_directories(root);
-  const std::filesystem::path target = root / checkpoint_name(state.step);
+  std::filesystem::path target = root / checkpoint_name(state.step);
   AtomicDir dir(target);
   std::filesystem::create_directory(dir.path() / "model");
   save_hf_model(dir.path() / "model", learner.config().model, learner.params(), ids);
@@ -61,7 +61,7 @@ CheckpointState read_checkpoint_state(const std::filesystem::path& directory) {
 
 CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner& learner) {
   verify_dir(directory);
-  const CheckpointState state = read_checkpoint_state(directory);
+  CheckpointState state = read_checkpoint_state(directory);
   ParamStore& params = learner.params();
   load_hf_weights(Safetensors::open_model(directory / "model"), learner.config().model, params);
   const Safetensors states = Safetensors::open_file(directory / "optimizer.safetensors");

@@ -29,7 +29,7 @@ std::map<std::string, Curve> read_curves() {
     std::string recipe, system, field[4];
     std::getline(row, recipe, ','), std::getline(row, system, ',');
     for (auto& f : field) std::getline(row, f, ',');
-    Curve& c = curves[recipe + " " + system];
+    Curve& c = curves[recipe.append(" ").append(system)];
     c.tokens.push_back(std::stoll(field[0]));
     c.mean.push_back(std::stod(field[2])), c.sd.push_back(std::stod(field[3]));
   }

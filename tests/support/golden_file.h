@@ -43,7 +43,7 @@ class GoldenFile {
       const auto range = value.at("data_offsets").get<std::vector<std::size_t>>();
       const std::size_t base = 8 + header;
       if (range.at(1) > contents_.size() - base || range.at(0) > range.at(1)) {
-        throw std::runtime_error(path + ": " + key + " lies outside the file");
+        throw std::runtime_error(std::string(path).append(": ").append(key).append(" lies outside the file"));
       }
       tensors_[key] = {value.at("dtype"), value.at("shape").get<std::vector<std::int64_t>>(),
                        reinterpret_cast<const unsigned char*>(contents_.data()) + base + range[0],

@@ -15,14 +15,15 @@ struct ParameterGradients {
 
 /// Scratch of one parallel tile. Matrices of channels are transposed, tokens along the lanes.
 struct Backward {
-  float *b, *c, *part, *db, *dc;         ///< [tile, N]
-  float* b_turned;                       ///< [N, tile]
-  float *k, *dk, *m, *z;                 ///< [t, s]
-  float* rows;                           ///< [tile, P]
-  float *x, *dy, *dtx, *inside, *after;  ///< [P, tile]
-  float* grads;                          ///< [heads of the block, P, N]: gradient of the state
-  float* states;                         ///< [heads of the block, tiles of a chunk, P, N]: before each tile
-  float *dt, *slope, *log_decay, *decay_in, *decay_out, *crossing, *from_in, *from_out, *x_dot, *x_dot_dy;
+  float *b{}, *c{}, *part{}, *db{}, *dc{};         ///< [tile, N]
+  float* b_turned{};                               ///< [N, tile]
+  float *k{}, *dk{}, *m{}, *z{};                   ///< [t, s]
+  float* rows{};                                   ///< [tile, P]
+  float *x{}, *dy{}, *dtx{}, *inside{}, *after{};  ///< [P, tile]
+  float* grads{};                                  ///< [heads of the block, P, N]: gradient of the state
+  float* states{};  ///< [heads of the block, tiles of a chunk, P, N]: before each tile
+  float *dt{}, *slope{}, *log_decay{}, *decay_in{}, *decay_out{}, *crossing{}, *from_in{}, *from_out{},
+      *x_dot{}, *x_dot_dy{};
   std::int64_t state_floats, chunk_tiles;
 
   Backward(float* base, const SsdPlan& p, std::int64_t* floats = nullptr)
