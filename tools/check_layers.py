@@ -17,7 +17,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTIL
 RESOLVE = re.compile(r"(?<![\w.>])resolve\s*\(")
 MAY_RESOLVE = re.compile(r"^src/(recipe/|layers/linear[\w]*\.|cli/|plan/)|_test\.cpp$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cutlass/|cute/|cub/|mma\.h)")
-MAY_CUDA = re.compile(r"_cuda(_\w+)?\.(cu|h)$|^src/backend/cuda/")
+MAY_CUDA = re.compile(r"_cuda(_\w+)?\.(cu|cpp|h)$|^src/backend/cuda/")
 TEST_SUPPORT = re.compile(r"^(\.\./)*tests/support/|^[\w]+\.h$")  # shared by tests, or beside one
 MAY_SUPPORT = re.compile(r"_test\.(cpp|cu)$|^tests/")
 # Headers whose inline functions are not forced inline. <cmath>, <bit>, <cstdint>, <limits> are harmless.
