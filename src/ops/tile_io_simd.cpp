@@ -25,7 +25,6 @@ inline void write(const Tile& from, T* __restrict to, std::int64_t stride) {
 
 // Four lanes: the largest vector whose shuffles every level has.
 typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int QuadIndex __attribute__((vector_size(16)));
 
 }  // namespace
 
