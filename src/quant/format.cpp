@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "quant/format_names.h"
 
 namespace nibble {
 namespace {
@@ -53,6 +54,8 @@ Format format_from_name(std::string_view name) {
 }
 
 std::string_view profile_name(Profile profile) { return kProfiles[static_cast<std::size_t>(profile)]; }
+
+std::vector<std::string> profile_names() { return {std::begin(kProfiles), std::end(kProfiles)}; }
 
 Profile profile_from_name(std::string_view name) {
   std::string names;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 namespace nibble {
@@ -104,14 +103,6 @@ const FormatInfo& info(Format format);
 
 /// The format called `name`; throws Error{Usage} that lists the names when there is none.
 Format format_from_name(std::string_view name);
-
-/// "nvfp4.te", "mxfp4.floor", "nvfp4.te 4over6-mse/256 row-scaled": the format with whatever of the
-/// arithmetic is not the format's default (tile, rotation and stochastic rounding are said elsewhere).
-std::string arithmetic_name(const QuantSpec& spec);
-
-/// "nvfp4.te" and the like, and back; an unknown name throws Error{Usage} that lists the names.
-std::string_view profile_name(Profile profile);
-Profile profile_from_name(std::string_view name);
 
 /// Whether `spec` has none of the options that only the general code path knows: profiles beyond Te and
 /// Te213, four-over-six, row scaling, another bound, headroom, MX rules other than RoundUp, ties away, and

@@ -15,8 +15,10 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr Format kAll[] = {Format::Fp32,      Format::Bf16,      Format::Nvfp4,   Format::Mxfp4,
-                           Format::Mxfp8E4M3, Format::Mxfp8E5M2, Format::Fp8E4M3, Format::Fp8E5M2};
+constexpr Format kAll[] = {Format::Fp32,      Format::Bf16,         Format::Nvfp4,
+                           Format::Mxfp4,     Format::Mxfp8E4M3,    Format::Mxfp8E5M2,
+                           Format::Fp8E4M3,   Format::Fp8E5M2,      Format::Mxfp6E2M3,
+                           Format::Mxfp6E3M2, Format::Fp8BlockE4M3, Format::Fp8BlockFp32E4M3};
 
 TEST(FormatTable, NamesLeadBackToTheirFormats) {
   for (Format f : kAll) {
@@ -42,6 +44,9 @@ TEST(FormatTable, BitsPerElementCountBlockScales) {
   EXPECT_EQ(bits_per_element(Format::Mxfp4), 4.25);
   EXPECT_EQ(bits_per_element(Format::Mxfp8E4M3), 8.25);
   EXPECT_EQ(bits_per_element(Format::Fp8E5M2), 8.0);
+  EXPECT_EQ(bits_per_element(Format::Mxfp6E2M3), 6.25);
+  EXPECT_EQ(bits_per_element(Format::Fp8BlockE4M3), 8.0625);
+  EXPECT_EQ(bits_per_element(Format::Fp8BlockFp32E4M3), 8.25);
 }
 
 TEST(FormatTable, OnlyHighPrecisionFormatsAreNotQuantised) {

@@ -18,7 +18,7 @@
 /// Four only where its error is strictly smaller. With bound 448 the tensor's largest block cannot choose
 /// four: 1.5 * 448 saturates. Hence bound 256. A square tile adds its rows' errors as a tree (i with i + 8,
 /// then + 4, + 2, + 1). Under stochastic rounding the errors are those of the codes drawn, which biases the
-/// result away from zero: that is why gradients do not use it. Sources: [4OVER6], [TE].
+/// result away from zero: that is why gradients do not use it. Sources: [FOUROVERSIX], [TE].
 namespace nibble {
 
 struct CandidateScales {

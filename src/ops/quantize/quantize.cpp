@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quantize/quantize.h"
 
+#include "quant/format_names.h"
 #include "quant/nvfp4.h"
 
 namespace nibble {
