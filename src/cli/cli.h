@@ -24,6 +24,8 @@ Verb add_train(CLI::App& app);
 Verb add_validate(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_plan(CLI::App& app);
+Verb add_compare(CLI::App& app);
+Verb add_forecast(CLI::App& app);
 Verb add_report(CLI::App& app);
 Verb add_quantize(CLI::App& app);
 Verb add_verify_model(CLI::App& app);

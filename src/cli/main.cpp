@@ -34,6 +34,8 @@ constexpr Row kVerbs[] = {
     {"train", "Train one model", add_train},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
     {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},
+    {"compare", "Lay any two runs side by side: the gap, its interval, what one pair may claim", add_compare},
+    {"forecast", "Expected gap at a real size and length, from pilots and the literature", add_forecast},
     {"report", "Write a run's report.html again from its logs", add_report},
     {"quantize", "Quantise the tensors of a safetensors file: statistics, and the bytes", add_quantize},
     {"verify-model", "Check a Hugging Face checkpoint against golden logits and gradients", add_verify_model},
