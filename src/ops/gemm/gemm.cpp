@@ -29,6 +29,10 @@ void check(const MatMul& g) {
   nibble::check(g.beta == 0 || g.c_MN.dtype() == DType::F32,
                 "matmul: accumulating (beta = 1) needs an FP32 result, but c is {}", name_of(g.c_MN.dtype()));
   if (!g.bias_N.empty()) expect_rows("matmul", "bias", g.bias_N.layout(), {g.b_NK.size(0)});
+  if (!g.a_row_scale_M.empty())
+    expect_rows("matmul", "a_row_scale", g.a_row_scale_M.layout(), {g.a_MK.size(0)});
+  if (!g.b_row_scale_N.empty())
+    expect_rows("matmul", "b_row_scale", g.b_row_scale_N.layout(), {g.b_NK.size(0)});
 }
 
 }  // namespace nibble

@@ -12,7 +12,8 @@ using conformance::compare;
 struct Shape {
   std::int64_t M, N, K;
 };
-constexpr Shape kShapes[] = {{1, 1, 1}, {1, 5, 3}, {7, 1, 9}, {5, 16, 1}, {33, 17, 48}, {300, 150, 64}};
+constexpr Shape kShapes[] = {{1, 1, 1},    {1, 5, 3},      {7, 1, 9},     {5, 16, 1},
+                             {33, 17, 48}, {300, 150, 64}, {64, 128, 96}, {16, 48, 2048}};
 
 /// A matrix as it is, or as the transpose of what lies in memory.
 ConstRealView operand(Case& c, bool transposed, std::int64_t rows, std::int64_t columns) {
@@ -22,27 +23,29 @@ ConstRealView operand(Case& c, bool transposed, std::int64_t rows, std::int64_t 
 /// The bound of the header is K 2^-24 sum|a||b|; these inputs are normal, so that the sum of magnitudes is
 /// 0.8 sqrt(K) times what one result is on average: at most 0.4 * 64 / 2^24 of it, doubled for extremes.
 constexpr double kBound = 4e-6;
+/// What rounding leaves of a sum grows with sqrt(K) as the sum itself does.
+Bound sum_bound(std::int64_t K) {
+  return Bound::of(kBound * std::sqrt(std::max(1.0, static_cast<double>(K) / 64)));
+}
 
 TEST(Conformance, matmul) {
-  static constexpr float a_scale = 3.5f, b_scale = 0.3f;
   for (const Shape& s : kShapes)
     for (int layout = 0; layout < 4; ++layout)
-      for (int form = 0; form < 4; ++form) {
-        const bool scaled = form >= 1, bias = form == 2, accumulate = form == 3;
+      for (int form = 0; form < 5; ++form) {
+        const bool scaled = form >= 1 && form <= 3, bias = form == 2, accumulate = form == 3;
         compare<MatMul>(
-            matmul,
-            fmt::format("M={} N={} K={} layout={} scaled={} bias={} accumulate={}", s.M, s.N, s.K, layout,
-                        scaled, bias, accumulate),
+            matmul, fmt::format("M={} N={} K={} layout={} form={}", s.M, s.N, s.K, layout, form),
             [&](Case& c) {
               MatMul g{.a_MK = operand(c, (layout & 1) != 0, s.M, s.K),
                        .b_NK = operand(c, (layout & 2) != 0, s.N, s.K),
-                       .c_MN = accumulate ? RealView(c.output_f32("c", Bound::of(kBound), s.M, s.N))
-                                          : c.output("c", Bound::of(kBound), s.M, s.N)};
+                       .c_MN = accumulate ? RealView(c.output_f32("c", sum_bound(s.K), s.M, s.N))
+                                          : c.output("c", sum_bound(s.K), s.M, s.N)};
               if (scaled) {
-                g.a_scale = &a_scale;
-                g.b_scale = &b_scale;
+                g.a_scale = c.input_f32(0, 3.5, 1).data();
+                g.b_scale = c.input_f32(0, 0.3, 1).data();
                 g.inverse_range = 0.7f;
               }
+              if (form == 4) g.b_scale = c.input_f32(0, 0.3, 1).data();  // alpha is this number
               if (bias) g.bias_N = c.input_f32(1, 0, s.N);
               if (accumulate) g.beta = 1;
               return g;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/gemm/alpha.h"
 #include "ops/gemm/gemm_kernels.h"
+#include "ops/gemm/row_scales.h"
 #include "ops/gemm/tile_product.h"
 #include "ops/rows.h"
 
@@ -54,10 +55,21 @@ ConstRealView widened(Stream& stream, const ConstRealView& x) {
                     : ConstRealView(View<const float>(wide));
 }
 
+/// scale_row with an alpha of its own for every element.
+void scale_row_by_rows(const MatMul& g, std::int64_t m, const float* acc, const float* old, float* out) {
+  for (std::int64_t n = 0; n < g.c_MN.size(1); ++n) {
+    float c = row_alpha(g, m, n) * acc[n];
+    if (!g.bias_N.empty()) c += g.bias_N(n);
+    if (old != nullptr) c += old[n];
+    out[n] = c;
+  }
+}
+
 /// One tile: the product into FP32, then alpha, bias and beta row by row while it is in the cache.
 void run_tile(const MatMul& g, const ConstRealView& a, const ConstRealView& b, float alpha,
               const RealView& c) {
-  const bool finished_by_product = alpha == 1 && g.bias_N.empty() && g.beta == 0;
+  const bool rows = has_row_scales(g);
+  const bool finished_by_product = alpha == 1 && !rows && g.bias_N.empty() && g.beta == 0;
   const bool in_place = c.dtype() == DType::F32 && g.beta == 0;
   thread_local std::vector<float> accumulators;
   if (!in_place) accumulators.resize(static_cast<std::size_t>(c.size(0) * c.size(1)));
@@ -80,7 +92,9 @@ void run_tile(const MatMul& g, const ConstRealView& a, const ConstRealView& b, f
     float* row = acc + m * stride;
     const float* old = g.beta == 0 ? nullptr : static_cast<const float*>(c.data()) + m * c.stride(0);
     float* out = begin_row(c, m, row);
-    if (!finished_by_product) NIBBLE_SIMD_CALL(scale_row, row, alpha, g.bias_N.data(), old, out, c.size(1));
+    if (rows) scale_row_by_rows(g, m, row, old, out);
+    if (!finished_by_product && !rows)
+      NIBBLE_SIMD_CALL(scale_row, row, alpha, g.bias_N.data(), old, out, c.size(1));
     finish_row(c, m, row);
   }
 }
@@ -104,7 +118,10 @@ void run(Stream& stream, const MatMul& g) {
     const std::int64_t rows = std::min(tile.m, M - m), columns = std::min(tile.n, N - n);
     MatMul part = g;
     if (!g.bias_N.empty()) part.bias_N = g.bias_N.slice(0, n, columns);
-    run_tile(part, a.rows(m, rows), b.rows(n, columns), alpha, g.c_MN.rows(m, rows).cols(n, columns));
+    if (!g.a_row_scale_M.empty()) part.a_row_scale_M = g.a_row_scale_M.slice(0, m, rows);
+    if (!g.b_row_scale_N.empty()) part.b_row_scale_N = g.b_row_scale_N.slice(0, n, columns);
+    part.c_MN = g.c_MN.rows(m, rows).cols(n, columns);
+    run_tile(part, a.rows(m, rows), b.rows(n, columns), alpha, part.c_MN);
   });
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/gemm/alpha.h"
+#include "ops/gemm/row_scales.h"
 
 namespace nibble::ref {
 
 void run(Stream&, const MatMul& g) {
   const float alpha = alpha_of(g);
+  const bool rows = has_row_scales(g);
   with_type(g.a_MK, [&](auto a_MK) {
     const auto b_NK =
         g.b_NK.as<typename std::remove_const_t<std::remove_reference_t<decltype(a_MK(0, 0))>>>();
@@ -13,7 +15,7 @@ void run(Stream&, const MatMul& g) {
         double sum = 0;
         for (std::int64_t k = 0; k < a_MK.size(1); ++k)
           sum += static_cast<double>(to_float(a_MK(m, k))) * to_float(b_NK(n, k));
-        float c = alpha * static_cast<float>(sum);
+        float c = (rows ? row_alpha(g, m, n) : alpha) * static_cast<float>(sum);
         if (!g.bias_N.empty()) c += g.bias_N(n);
         if (g.beta != 0) c += g.c_MN.get(m, n);
         g.c_MN.set(c, m, n);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/gemm/coded_forms.h"
+#include "ops/gemm/gemm_kernels_cuda.h"
+#include "ops/gemm/lt_plans_cuda.h"
+#include "ops/gemm/native.h"
+
+namespace nibble::cuda {
+namespace {
+
+bool native(const NativeGemm& card, Format format) {
+  return format == Format::Nvfp4 ? card.fp4 : info(format).block != 0 ? card.mxfp8 : card.fp8;
+}
+
+}  // namespace
+
+void run(Stream& stream, const CodedProduct& g) {
+  if (g.c_MN.size(0) == 0 || g.c_MN.size(1) == 0) return;
+  CudaDevice& device = cuda_device(stream);
+  check(native(native_gemm(device), g.a.format),
+        "{}: the tensor cores of this card (compute capability {}) do not multiply {}; multiply exact BF16 "
+        "operands with matmul",
+        g.op, device.compute_capability(), info(g.a.format).name);
+  const ArenaScope scope(stream.scratch());
+  const LtProduct product = lt_product(g);
+  LtPointers at{.a = g.b.codes.data(), .b = g.a.codes.data(), .d = g.c_MN.data(), .alpha = g.inverse_range};
+  if (product.scale == LtScale::Tensor) {
+    at.a_scale = g.b.scale;
+    at.b_scale = g.a.scale;
+  } else {
+    at.a_scale = g.b.scales.data();
+    at.b_scale = g.a.scales.data();
+  }
+  if (product.alpha_on_device) {
+    float* alpha = stream.scratch().take<float>(1).data();
+    write_alpha(stream, g.a.scale, g.b.scale, g.inverse_range, alpha);
+    at.device_alpha = alpha;
+  }
+  check(
+      device.attached<LtPlans>().run(product, at),
+      "{}: cuBLASLt {} has no algorithm for [{}, {}] by [{}, {}] on this card; multiply exact BF16 operands "
+      "with matmul",
+      g.op, cublasLtGetVersion(), g.a.rows(), g.a.summed(), g.b.rows(), g.b.summed());
+}
+
+void run(Stream& stream, const MatMulFp8& g) { run(stream, coded(g)); }
+void run(Stream& stream, const MatMulFp4& g) { run(stream, coded(g)); }
+void run(Stream& stream, const MatMulMxfp8& g) { run(stream, coded(g)); }
+
+}  // namespace nibble::cuda
