@@ -226,7 +226,7 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--json", o->json, "Also write the figures to this file");
   add_machine_options(app, o->machine);
   app.footer("Speeds are quoted beside their own baseline from the same binary and run.");
-  return [o] { return run(*o); };
+  return with_verdict_bench(app, [o] { return run(*o); });
 }
 
 }  // namespace nibble

@@ -31,6 +31,8 @@ Verb add_quantize(CLI::App& app);
 Verb add_verify_model(CLI::App& app);
 Verb add_doctor(CLI::App& app);
 Verb add_bench(CLI::App& app);
+/// `bench --verdict`: puts its options on `app`; the verb runs it when asked for, else `otherwise`.
+Verb with_verdict_bench(CLI::App& app, Verb otherwise);
 
 /// --backend and --threads, which every verb that computes has.
 struct MachineOptions {

@@ -20,7 +20,7 @@ ExitCode run(const Options& o) {
   if (o.markdown)
     fmt::print("{}", summary_markdown(data));
   else
-    fmt::print("{}report: {}\n", summary_text(data.verdict), html.string());
+    fmt::print("{}report: {}\n", summary_text(data), html.string());
   return 0;
 }
 

@@ -18,6 +18,7 @@ struct Options {
   ConfigOptions config;
   MachineOptions machine;
   bool resume = false, quiet = false;
+  std::string noise_floor;
 };
 
 std::string operand_text(const QuantSpec& s) {
@@ -48,6 +49,7 @@ ReportContext context_of(const Options& o, const RunSetup& setup, BackendKind ba
   ReportContext context;
   context.title = c.training.name;
   context.command = command_line("validate", o.config, o.machine);
+  if (!o.noise_floor.empty()) context.command += " --noise-floor " + o.noise_floor;
   context.environment = environment_of(backend, static_cast<int>(c.training.threads));
   const std::vector<LinearInfo> all = linears(setup.model());
   for (const LinearInfo& l : all) context.plan.push_back(plan_row(recipe, l));
@@ -80,7 +82,10 @@ ExitCode run(const Options& o) {
   HostDevice host;
   Stream stream(backend_from_name(config.training.backend), host, static_cast<int>(config.training.threads));
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
-  const Protocol protocol = protocol_of(setup);  // refuses what cannot be judged, before anything is touched
+  std::optional<NoiseFloor> noise_floor;
+  if (!o.noise_floor.empty()) noise_floor = read_noise_floor(o.noise_floor);
+  // Refuses what cannot be judged, before anything is touched.
+  const Protocol protocol = protocol_of(setup, noise_floor);
   const std::filesystem::path directory = run_directory(config);
   if (const auto moved = open_run_directory(directory, resume))
     fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
@@ -92,7 +97,7 @@ ExitCode run(const Options& o) {
     if (o.quiet) return nullptr;
     return std::make_shared<ConsoleSink>(console_options_for(stdout, config.metrics.progress));
   };
-  const Comparison comparison = run_comparison(setup, stream, resume, signals, console);
+  const Comparison comparison = run_comparison(setup, stream, resume, signals, console, noise_floor);
   if (!comparison.finished) {
     fmt::print("stopped by signal {}; state saved. Continue with: {} --resume\n", comparison.signal,
                context.command);
@@ -100,7 +105,7 @@ ExitCode run(const Options& o) {
   }
   const ReportData data = read_run(directory);
   write_report(directory / "report.html", data);
-  fmt::print("\n{}", summary_text(comparison.verdict));
+  fmt::print("\n{}", summary_text(data));
   fmt::print("report: {}\n", (directory / "report.html").string());
   return exit_code(comparison.verdict.outcome);
 }
@@ -113,8 +118,11 @@ Verb add_validate(CLI::App& app) {
   add_machine_options(app, o->machine);
   app.add_flag("--resume", o->resume, "Continue an interrupted comparison, bit for bit");
   app.add_flag("--quiet", o->quiet, "No progress lines");
+  app.add_option("--noise-floor", o->noise_floor,
+                 "noise_floor.json of an earlier run of the same experiment: its A/A arms count as well");
   app.footer(
-      "Writes runs/NAME/{protocol.json, baseline/, candidate/, candidate_aa/, verdict.json, report.html}.\n"
+      "Writes runs/NAME/{protocol.json, baseline/, candidate/, candidate_aa/, verdict.json, "
+      "noise_floor.json, report.html}.\n"
       "Exit code: 0 pass, 3 fail or aborted, 4 inconclusive, 5 the baseline was not finite.");
   return [o] { return run(*o); };
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/integrity.h"
 #include "report/page_style.h"
 #include "report/plots.h"
 #include "report/report.h"
@@ -117,11 +118,15 @@ std::string header(const ReportData& d) {
     how = fmt::format(" · {} backend{}", escaped(cand->header.backend),
                       cand->header.emulated ? ", 4-bit GEMMs emulated exactly" : "");
   }
-  return fmt::format(
-      "<h1>{}</h1><p class='sub'>{} against {} · {} · {} parameters · {} steps × {} tokens = {} tokens{}</p>",
-      escaped(d.context.title.empty() ? p.name : d.context.title), escaped(d.verdict.candidate.recipe),
-      escaped(d.verdict.baseline.recipe), escaped(p.model), short_count(static_cast<double>(p.parameters)),
-      p.steps, p.tokens_per_step, short_count(static_cast<double>(p.steps * p.tokens_per_step)), how);
+  const std::string banner = change_banner(d);
+  return (banner.empty() ? "" : "<div class='alarm fault'><b>" + escaped(banner) + "</b></div>") +
+         fmt::format(
+             "<h1>{}</h1><p class='sub'>{} against {} · {} · {} parameters · {} steps × {} tokens = {} "
+             "tokens{}</p>",
+             escaped(d.context.title.empty() ? p.name : d.context.title), escaped(d.verdict.candidate.recipe),
+             escaped(d.verdict.baseline.recipe), escaped(p.model),
+             short_count(static_cast<double>(p.parameters)), p.steps, p.tokens_per_step,
+             short_count(static_cast<double>(p.steps * p.tokens_per_step)), how);
 }
 
 std::string bigram_note(const ReportData& d) {

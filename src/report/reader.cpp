@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "report/integrity.h"
 #include "report/report.h"
 #include "report/run_folder.h"
 #include "train/run_log.h"
@@ -86,6 +87,7 @@ ReportData read_run(const fs::path& run) {
     if (spec.name == "candidate" && spec.pair == 1 && fs::exists(telemetry))
       d.quant = read_telemetry_log(telemetry);
   }
+  d.changes = changes_after_run(run, d);
   return d;
 }
 

@@ -67,12 +67,16 @@ struct ReportData {
   Verdict verdict;
   std::vector<ArmSeries> arms;    ///< pair 1 first: baseline, candidate, candidate_aa
   std::vector<QuantEvent> quant;  ///< of pair 1's candidate
+  std::vector<std::string>
+      changes;  ///< what was changed after the run (integrity.h); the report opens with it
 };
 
 /// The page. Pure: the same data give the same bytes.
 std::string report_html(const ReportData& data);
 /// A dozen lines for a terminal, no escape codes.
 std::string summary_text(const Verdict& v);
+/// The same, opened by what was changed after the run.
+std::string summary_text(const ReportData& data);
 /// The same for a merge request or a chat.
 std::string summary_markdown(const ReportData& data);
 /// Median speed of every arm without the first ten steps.

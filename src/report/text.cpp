@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/integrity.h"
 #include "report/report.h"
 #include "telemetry/console_sink.h"
 
@@ -68,7 +69,6 @@ std::string summary_text(const Verdict& v) {
   }
   out += fmt::format("  about: {}\n", v.claim);
   if (!v.more_data.empty()) out += "  " + v.more_data + "\n";
-  if (!v.preregistered) out += "  NOT PRE-REGISTERED: the arms carry another protocol\n";
   for (const auto& a : v.alarms) {
     if (a.severity != Severity::Fault) continue;
     out += fmt::format("  FAULT {}step {}: {}\n", a.arm.empty() ? "" : a.arm + ", ", a.step, a.text);
@@ -80,10 +80,17 @@ std::string summary_text(const Verdict& v) {
   return out;
 }
 
+std::string summary_text(const ReportData& d) {
+  const std::string banner = change_banner(d);
+  return (banner.empty() ? "" : banner + "\n") + summary_text(d.verdict);
+}
+
 std::string summary_markdown(const ReportData& d) {
   const Verdict& v = d.verdict;
-  std::string out = fmt::format("## {}: {}\n\n{}\n\n", upper(name(v.outcome)),
-                                d.context.title.empty() ? d.protocol.name : d.context.title, v.reason);
+  const std::string banner = change_banner(d);
+  std::string out = banner.empty() ? "" : "**" + banner + "**\n\n";
+  out += fmt::format("## {}: {}\n\n{}\n\n", upper(name(v.outcome)),
+                     d.context.title.empty() ? d.protocol.name : d.context.title, v.reason);
   out +=
       "| window | steps | evaluations | gap | 95 % interval | limit | noise | outcome "
       "|\n|---|---|---|---|---|---|---|---|\n";

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "validate/more_data.h"
 
 namespace nibble {
 namespace {
@@ -61,11 +62,10 @@ WindowResult window_result(const Protocol& p, const Evidence& e, const DecisionW
     w.two_arm_gap = (w.pair_gaps.front() + aa) / 2;
   }
   const Noise noise = noise_of(e.pairs, window, p.noise);
-  w.sigma = noise.sigma, w.aa_rms = noise.aa_rms;
+  w.sigma = noise.sigma, w.degrees = noise.degrees, w.aa_rms = noise.aa_rms;
   source = noise.source;
-  const double error = noise.sigma / std::sqrt(static_cast<double>(e.pairs.size()));
-  const double two_sided = quantile(0.975, noise.degrees) * error;
-  const double one_sided = quantile(p.confidence, noise.degrees) * error;
+  const double root = std::sqrt(static_cast<double>(e.pairs.size()));
+  const double two_sided = noise.reach(0.975) / root, one_sided = noise.reach(p.confidence) / root;
   w.ci95 = {w.gap - two_sided, w.gap + two_sided};
   w.bounds = {w.gap - one_sided, w.gap + one_sided};
   w.outcome = judge(w, noise.assumed);
@@ -119,23 +119,12 @@ void explain_windows(Verdict& v, const Protocol& p) {
   } else if (v.outcome == Outcome::Fail) {
     v.reason = fmt::format("{}; its lower bound is above the limit of {}.", gap, plain_percent(w.limit));
   } else {
-    const bool assumed = w.bounds[1] < w.limit;
+    const bool only_assumed = w.bounds[1] < w.limit;
     v.reason = fmt::format("{}; {} the limit of {}.", gap,
-                           assumed ? "the noise is only assumed, which is not enough to stay below"
-                                   : "the bounds lie on both sides of",
+                           only_assumed ? "the noise is only assumed, which is not enough to stay below"
+                                        : "the bounds lie on both sides of",
                            plain_percent(w.limit));
-    if (assumed) {
-      v.more_data =
-          "Run the A/A arm (the candidate with another stochastic-rounding seed): it measures the noise.";
-      return;
-    }
-    const int n = pairs_needed(w.gap, w.limit, w.sigma, p.confidence);
-    v.more_data =
-        n > 0 ? fmt::format("About {} pairs would decide if gap and noise stay as they are", n)
-              : std::string(
-                    "More than 100 pairs would be needed: this budget cannot tell the gap from the limit");
-    v.more_data += fmt::format("; the smallest limit this run would pass is {}.",
-                               plain_percent(std::max(w.bounds[1], 0.0)));
+    v.more_data = what_would_decide(p, w, v.pairs, only_assumed);
   }
 }
 
@@ -283,13 +272,6 @@ std::string rule_sentence(const Protocol& p) {
       "{2} evaluations in a row from step {3} on exceed max({4}, {5:.2f} sigma).",
       100 * p.confidence, limits, p.abort.consecutive, p.abort.first_step, plain_percent(p.abort.limit),
       p.abort.sigma_multiplier);
-}
-
-int pairs_needed(double gap, double limit, double sigma, double confidence) {
-  for (int n = 3; n <= 100; ++n) {
-    if (quantile(confidence, n - 1) * sigma / std::sqrt(n) < std::abs(limit - gap)) return n;
-  }
-  return 0;
 }
 
 Verdict decide(const Protocol& p, const Evidence& e) {

@@ -20,10 +20,10 @@ struct Evidence {
 
 /// Judges a finished or aborted comparison.
 ///
-/// In each window, with mu the mean over n pairs of a pair's mean gap, s the noise of one pair and q the
-/// one-sided 95 % quantile (normal for one or two pairs, Student t from three):
-///   PASS          mu + q s / sqrt(n) <  limit
-///   FAIL          mu - q s / sqrt(n) >  limit
+/// In each window, with mu the mean over n pairs of a pair's mean gap and r the reach of one pair's one-sided
+/// 95 % bound (Noise::reach: Student's t times the measured noise, never below the normal's times the floor):
+///   PASS          mu + r / sqrt(n) <  limit
+///   FAIL          mu - r / sqrt(n) >  limit
 ///   INCONCLUSIVE  otherwise, and also where the noise is only assumed
 /// The whole is the worst window. Over it stand: the abort rule (ABORTED), values or a loss of a candidate
 /// that are not finite (FAIL, also when that ended the arm) and an alarm of severity Fault (FAIL: the arm did
@@ -36,9 +36,5 @@ Verdict decide(const Protocol& protocol, const Evidence& evidence);
 
 /// PASS when ..., as the rule of this protocol in one sentence.
 std::string rule_sentence(const Protocol& p);
-
-/// The fewest pairs (3 to 100) whose one-sided bound would separate `gap` from `limit`, if sd and gap stay; 0
-/// if more than 100.
-int pairs_needed(double gap, double limit, double sigma, double confidence);
 
 }  // namespace nibble

@@ -112,6 +112,9 @@ std::vector<std::int64_t> eval_schedule(const ScheduleInput& in, const std::vect
       steps.insert(w.after_step + std::llround(width * i / in.window_evals));
     }
   }
+  for (const auto step : in.switch_steps) {
+    if (step > 0 && step < in.steps) steps.insert(step);
+  }
   return {steps.begin(), steps.end()};
 }
 
@@ -133,6 +136,8 @@ Protocol make_protocol(const ProtocolInput& in) {
   const double limit = in.limit > 0 ? in.limit : final_limit(in.parameters);
   p.windows = decision_windows(s, limit);
   p.eval_steps = eval_schedule(s, p.windows);
+  p.switch_steps = s.switch_steps;
+  p.noise = in.noise;
   for (int pair = 1; pair <= in.pairs; ++pair) {
     const std::string folder = pair == 1 ? "" : fmt::format("pair_{:02}/", pair);
     const std::uint64_t shift = static_cast<std::uint64_t>(pair - 1);

@@ -48,7 +48,13 @@ struct AbortRule {
 struct NoiseRule {
   double assumed_sigma = 0.003;  ///< before an A/A arm exists, and the least afterwards
   double aa_factor = 2.3;        ///< two NVFP4 runs share their rounded forward: the A/A gap understates
+  double aa_share = 0.5;         ///< an A/A gap counts over this share of the steps before a window's end
+  int aa_degrees = 3;            ///< of freedom that one A/A arm is worth: its evaluations move together
   int spread_from_pairs = 3;     ///< from here on the pairs' own spread is the noise
+  /// From a stored noise floor: rms of earlier A/A gaps by window, over that many arms; the file's hash.
+  std::map<std::string, double> stored_rms;
+  int stored_arms = 0;
+  std::string stored_from;
   bool operator==(const NoiseRule&) const = default;
 };
 
@@ -65,6 +71,8 @@ struct Protocol {
   double confidence = 0.95;  ///< of each one-sided bound
   std::vector<ArmSpec> arms;
   std::vector<std::int64_t> eval_steps;
+  std::vector<std::int64_t>
+      switch_steps;                     ///< where the candidate's recipe changes, each evaluated just before
   std::vector<DecisionWindow> windows;  ///< in order of time; the last one is "final"
   AbortRule abort;
   NoiseRule noise;
@@ -87,8 +95,9 @@ double stable_limit(double final);
 struct ScheduleInput {
   std::int64_t steps = 0;
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_start = 0;  ///< == steps without a decay
-  int window_evals = 5;          ///< evaluations inside a window, at least 3
+  std::int64_t decay_start = 0;            ///< == steps without a decay
+  int window_evals = 5;                    ///< evaluations inside a window, at least 3
+  std::vector<std::int64_t> switch_steps;  ///< first steps of another precision, see Protocol
 };
 
 /// stable = the last 10 % of the steps before the decay (absent without a decay), final = the last 5 % of the
@@ -96,7 +105,8 @@ struct ScheduleInput {
 /// names the training.steps that would do with the same warm-up and the same share of decay.
 std::vector<DecisionWindow> decision_windows(const ScheduleInput& in, double limit);
 
-/// Every 5 % of the run, and `window_evals` evenly spaced steps in each window, its last step included.
+/// Every 5 % of the run, `window_evals` evenly spaced steps in each window, its last step included, and the
+/// steps done when the precision switches, so that what a switch changes is measured from there.
 std::vector<std::int64_t> eval_schedule(const ScheduleInput& in, const std::vector<DecisionWindow>& windows);
 
 struct ProtocolInput {
@@ -107,6 +117,7 @@ struct ProtocolInput {
   int pairs = 1;
   bool aa_arm = true;
   double limit = 0;  ///< 0: from the model's size
+  NoiseRule noise;
 };
 
 /// The A/A arm's stochastic-rounding seed: (sr_seed xor K) mod 2^53 with K = 0x1779B97F4A7C15. Below 2^53, so

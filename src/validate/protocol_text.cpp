@@ -43,6 +43,28 @@ json alarms_json(const AlarmRules& a) {
           {"gemm_fault_floor", a.gemm_fault_floor}};
 }
 
+json noise_json(const NoiseRule& n) {
+  return {{"assumed_sigma", n.assumed_sigma},
+          {"aa_factor", n.aa_factor},
+          {"aa_share", n.aa_share},
+          {"aa_degrees", n.aa_degrees},
+          {"spread_from_pairs", n.spread_from_pairs},
+          {"stored_rms", n.stored_rms},
+          {"stored_arms", n.stored_arms},
+          {"stored_from", n.stored_from}};
+}
+
+NoiseRule noise_from(const json& j) {
+  return {.assumed_sigma = j.at("assumed_sigma"),
+          .aa_factor = j.at("aa_factor"),
+          .aa_share = j.at("aa_share"),
+          .aa_degrees = j.at("aa_degrees"),
+          .spread_from_pairs = j.at("spread_from_pairs"),
+          .stored_rms = j.at("stored_rms").get<std::map<std::string, double>>(),
+          .stored_arms = j.at("stored_arms"),
+          .stored_from = j.at("stored_from")};
+}
+
 AlarmRules alarms_from(const json& j) {
   return {.drift_octaves = j.at("drift_octaves"),
           .drift_after = j.at("drift_after"),
@@ -75,6 +97,7 @@ std::string canonical_text(const Protocol& p) {
       {"confidence", p.confidence},
       {"arms", arms},
       {"eval_steps", p.eval_steps},
+      {"switch_steps", p.switch_steps},
       {"windows", windows},
       {"abort",
        {{"consecutive", p.abort.consecutive},
@@ -82,10 +105,7 @@ std::string canonical_text(const Protocol& p) {
         {"sigma_multiplier", p.abort.sigma_multiplier},
         {"false_alarm", p.abort.false_alarm},
         {"first_step", p.abort.first_step}}},
-      {"noise",
-       {{"assumed_sigma", p.noise.assumed_sigma},
-        {"aa_factor", p.noise.aa_factor},
-        {"spread_from_pairs", p.noise.spread_from_pairs}}},
+      {"noise", noise_json(p.noise)},
       {"alarms", alarms_json(p.alarms)},
       {"contract", p.contract},
   };
@@ -104,11 +124,11 @@ Protocol protocol_from_text(const std::string& text) try {
   for (const auto& a : j.at("arms")) p.arms.push_back(arm_from(a));
   for (const auto& w : j.at("windows")) p.windows.push_back(window_from(w));
   p.eval_steps = j.at("eval_steps").get<std::vector<std::int64_t>>();
+  p.switch_steps = j.at("switch_steps").get<std::vector<std::int64_t>>();
   const auto& a = j.at("abort");
   p.abort = {a.at("consecutive"), a.at("limit"), a.at("sigma_multiplier"), a.at("false_alarm"),
              a.at("first_step")};
-  const auto& n = j.at("noise");
-  p.noise = {n.at("assumed_sigma"), n.at("aa_factor"), n.at("spread_from_pairs")};
+  p.noise = noise_from(j.at("noise"));
   p.alarms = alarms_from(j.at("alarms"));
   p.contract = j.at("contract").get<std::map<std::string, std::string>>();
   return p;

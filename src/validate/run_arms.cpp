@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "io/file.h"
 #include "models/parameters.h"
 #include "train/run_log.h"
 #include "validate/decide.h"
+#include "validate/noise_floor.h"
 #include "validate/sequential.h"
 
 namespace nibble {
@@ -134,7 +136,7 @@ class Arms {
     const auto it = baseline_log_.losses.val.find(e.step);
     if (it == baseline_log_.losses.val.end()) return false;
     const double gap = (e.loss - it->second) / it->second;
-    const double sigma = protocol_.noise.assumed_sigma;
+    const double sigma = noise_before(protocol_.noise);
     if (!abort.push(e.step, gap, sigma)) return false;
     evidence.abort = AbortRecord{.step = e.step,
                                  .tokens = e.tokens,
@@ -206,34 +208,72 @@ void freeze(const Protocol& protocol, const std::filesystem::path& directory, bo
   write_file(path, canonical_text(protocol));
 }
 
+/// The experiment whose noise this configuration would measure.
+NoiseFloor experiment_of(const RunSetup& setup) {
+  const RunConfig& c = setup.config();
+  return {.recipe = candidate_recipe(c).name,
+          .parameters = param_count(setup.model()),
+          .validation = setup.contract().at("validation"),
+          .settings = noise_settings(maths_values(c))};
+}
+
+void store_noise_floor(const RunSetup& setup, const Comparison& c, const std::vector<PairData>& pairs,
+                       const std::optional<NoiseFloor>& given) {
+  // A candidate that broke or was faulty has no noise that a sound run shares.
+  const auto fault = [](const AlarmEvent& a) { return a.severity == Severity::Fault; };
+  const Verdict& v = c.verdict;
+  if (v.identical || v.abort || std::any_of(v.alarms.begin(), v.alarms.end(), fault)) return;
+  const auto floor = measured_floor(experiment_of(setup), c.protocol, pairs, given ? &*given : nullptr);
+  if (floor) write_file(c.directory / "noise_floor.json", noise_floor_to_json(*floor));
+}
+
+/// First steps of another precision in the candidate, in order.
+std::vector<std::int64_t> switch_steps(const Recipe& recipe, std::int64_t steps) {
+  std::set<std::int64_t> out;
+  for (const RecipeOverride& o : recipe.overrides) {
+    for (const std::int64_t step : {o.from_step, o.until_step})
+      if (step > 0 && step < steps) out.insert(step);
+  }
+  return {out.begin(), out.end()};
+}
+
 }  // namespace
 
-Protocol protocol_of(const RunSetup& setup) {
+Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noise_floor) {
   const RunConfig& c = setup.config();
+  NoiseRule noise;
+  if (noise_floor) {
+    require_same_experiment(*noise_floor, experiment_of(setup));
+    noise = with_stored_floor(noise, *noise_floor);
+  }
   const Schedule schedule = setup.learner(baseline_recipe(c), 0, 0).schedule;
-  Protocol p = make_protocol({.name = c.training.name,
-                              .model = c.model.preset.empty() ? setup.model().family : c.model.preset,
-                              .baseline_recipe = baseline_recipe(c).name,
-                              .candidate_recipe = candidate_recipe(c).name,
-                              .parameters = param_count(setup.model()),
-                              .tokens_per_step = c.tokens_per_step(),
-                              .schedule = {.steps = c.training.steps,
-                                           .warmup_steps = c.schedule.warmup_steps,
-                                           .decay_start = schedule.decay_start()},
-                              .seed = static_cast<std::uint64_t>(c.training.seed),
-                              .sr_seed = static_cast<std::uint64_t>(c.precision.sr_seed),
-                              .pairs = static_cast<int>(c.protocol.pairs),
-                              .aa_arm = c.protocol.aa_arm,
-                              .limit = c.protocol.limit});
+  Protocol p =
+      make_protocol({.name = c.training.name,
+                     .model = c.model.preset.empty() ? setup.model().family : c.model.preset,
+                     .baseline_recipe = baseline_recipe(c).name,
+                     .candidate_recipe = candidate_recipe(c).name,
+                     .parameters = param_count(setup.model()),
+                     .tokens_per_step = c.tokens_per_step(),
+                     .schedule = {.steps = c.training.steps,
+                                  .warmup_steps = c.schedule.warmup_steps,
+                                  .decay_start = schedule.decay_start(),
+                                  .switch_steps = switch_steps(candidate_recipe(c), c.training.steps)},
+                     .seed = static_cast<std::uint64_t>(c.training.seed),
+                     .sr_seed = static_cast<std::uint64_t>(c.precision.sr_seed),
+                     .pairs = static_cast<int>(c.protocol.pairs),
+                     .aa_arm = c.protocol.aa_arm,
+                     .limit = c.protocol.limit,
+                     .noise = noise});
   p.contract = setup.contract();
   p.contract["precision"] = maths_hash(c, true);
   return p;
 }
 
 Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, const SignalGuard& signals,
-                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console) {
+                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
+                          const std::optional<NoiseFloor>& noise_floor) {
   Comparison comparison{
-      .directory = run_directory(setup.config()), .protocol = protocol_of(setup), .verdict = {}};
+      .directory = run_directory(setup.config()), .protocol = protocol_of(setup, noise_floor), .verdict = {}};
   freeze(comparison.protocol, comparison.directory, resume);
   write_file(comparison.directory / "run.toml", to_toml(setup.config()));
   Arms arms(setup, stream, comparison.protocol, comparison.directory, resume, signals);
@@ -249,6 +289,7 @@ Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, co
   comparison.verdict = decide(comparison.protocol, arms.evidence);
   comparison.finished = true;
   write_file(comparison.directory / "verdict.json", verdict_to_json(comparison.verdict));
+  store_noise_floor(setup, comparison, arms.evidence.pairs, noise_floor);
   return comparison;
 }
 

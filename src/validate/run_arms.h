@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "telemetry/console_sink.h"
 #include "train/setup.h"
 #include "train/signals.h"
+#include "validate/noise_floor.h"
 #include "validate/protocol.h"
 #include "validate/verdict.h"
 
@@ -20,6 +22,7 @@ namespace nibble {
 ///   DIR/run.toml                      the resolved configuration
 ///   DIR/{baseline,candidate,candidate_aa}/   run.toml, metrics.jsonl, telemetry.jsonl, checkpoints/
 ///   DIR/verdict.json
+///   DIR/noise_floor.json              what its A/A arm measured, for later runs (noise_floor.h)
 struct Comparison {
   std::filesystem::path directory;
   Protocol protocol;
@@ -28,14 +31,16 @@ struct Comparison {
   int signal = 0;
 };
 
-/// The protocol that a configuration means, contract included.
-Protocol protocol_of(const RunSetup& setup);
+/// The protocol that a configuration means, contract included. With the noise floor of an earlier run its
+/// noise rule uses that; throws Error{Usage} when the floor is of another experiment.
+Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noise_floor = {});
 
 /// `make_console` gives the progress sink of an arm (null: silent).
 /// Throws  Error{Usage} when the directory holds another protocol's run and `resume` is asked for;
 ///         Error{Runtime} when the arms did not start from the same bytes or did not see the same batches;
 ///         Error{NonFinite} from a baseline. A candidate that is not finite is a FAIL, not an error.
 Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, const SignalGuard& signals,
-                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console);
+                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
+                          const std::optional<NoiseFloor>& noise_floor = {});
 
 }  // namespace nibble

@@ -93,39 +93,83 @@ double quantile(double probability, int degrees) {
   return boost::math::quantile(boost::math::students_t(degrees), probability);
 }
 
-Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule) {
-  Noise noise;
-  std::vector<double> aa_squares;
+double Noise::reach(double probability) const {
+  const double known = quantile(probability, 0) * floor;
+  return degrees == 0 ? known : std::max(known, quantile(probability, degrees) * measured);
+}
+
+namespace {
+
+/// Mean square of the A/A gaps that count for a window, over the arms of this run and the stored ones.
+struct AaEvidence {
+  double mean_square = 0;
+  int arms = 0, stored = 0;
+  double rms() const { return std::sqrt(mean_square); }
+};
+
+AaEvidence aa_evidence(const std::vector<PairData>& pairs, const DecisionWindow& window,
+                       const NoiseRule& rule) {
+  const auto end = static_cast<double>(window.last_step);
+  const DecisionWindow span{window.name, static_cast<std::int64_t>(end * (1 - rule.aa_share)),
+                            window.last_step};
+  std::vector<double> squares;
   for (const auto& p : pairs) {
     if (p.candidate_aa.empty()) continue;
-    const double r = rms(gaps_in(paired_gaps(p.candidate, p.candidate_aa), window));
-    aa_squares.push_back(r * r);
+    const double r = rms(gaps_in(paired_gaps(p.candidate, p.candidate_aa), span));
+    squares.push_back(r * r);
   }
-  if (!aa_squares.empty()) noise.aa_rms = std::sqrt(mean(aa_squares));
+  const int own = static_cast<int>(squares.size());
+  if (const auto it = rule.stored_rms.find(window.name); it != rule.stored_rms.end())
+    squares.insert(squares.end(), static_cast<std::size_t>(rule.stored_arms), it->second * it->second);
+  if (squares.empty()) return {};
+  const int all = static_cast<int>(squares.size());
+  return {.mean_square = mean(squares), .arms = all, .stored = all - own};
+}
 
+Noise spread_of(const std::vector<PairData>& pairs, const DecisionWindow& window) {
+  std::vector<double> means;
+  for (const auto& p : pairs) means.push_back(mean(gaps_in(paired_gaps(p.baseline, p.candidate), window)));
+  Noise noise;
+  noise.sigma = noise.measured = sample_sd(means);
+  noise.degrees = static_cast<int>(pairs.size()) - 1;
+  noise.source =
+      fmt::format("spread of {} pairs, Student t with {} degrees of freedom", pairs.size(), noise.degrees);
+  return noise;
+}
+
+}  // namespace
+
+Noise noise_of(const std::vector<PairData>& pairs, const DecisionWindow& window, const NoiseRule& rule) {
+  const AaEvidence aa = aa_evidence(pairs, window, rule);
+  Noise noise;
   if (static_cast<int>(pairs.size()) >= rule.spread_from_pairs) {
-    std::vector<double> means;
-    for (const auto& p : pairs) means.push_back(mean(gaps_in(paired_gaps(p.baseline, p.candidate), window)));
-    noise.sigma = sample_sd(means);
-    noise.degrees = static_cast<int>(pairs.size()) - 1;
-    noise.source =
-        fmt::format("spread of {} pairs, Student t with {} degrees of freedom", pairs.size(), noise.degrees);
+    noise = spread_of(pairs, window);
+    if (aa.arms > 0) noise.aa_rms = aa.rms();
     return noise;
   }
-  const double measured = noise.aa_rms ? rule.aa_factor * *noise.aa_rms : 0;
-  noise.sigma = std::max(measured, rule.assumed_sigma);
-  noise.assumed = !noise.aa_rms;
+  noise.floor = rule.assumed_sigma;
+  noise.assumed = aa.arms == 0;
   if (noise.assumed) {
+    noise.sigma = noise.floor;
     noise.source = fmt::format("assumed {:.2f} %: no A/A arm was run", 100 * rule.assumed_sigma);
-  } else if (measured >= rule.assumed_sigma) {
-    noise.source = fmt::format("{:.1f} x rms of the candidate's A/A gap ({:.2f} %)", rule.aa_factor,
-                               100 * *noise.aa_rms);
-  } else {
-    noise.source =
-        fmt::format("the least assumed ({:.2f} %), above {:.1f} x rms of the candidate's A/A gap ({:.2f} %)",
-                    100 * noise.sigma, rule.aa_factor, 100 * *noise.aa_rms);
+    return noise;
   }
+  noise.aa_rms = aa.rms();
+  noise.measured = rule.aa_factor * aa.rms();
+  noise.degrees = rule.aa_degrees * aa.arms;
+  noise.sigma = std::max(noise.measured, noise.floor);
+  noise.source = fmt::format(
+      "{:.1f} x rms of the candidate's A/A gap ({:.2f} %{}), Student t with {} degrees of "
+      "freedom; at least {:.2f} %",
+      rule.aa_factor, 100 * aa.rms(), aa.stored > 0 ? fmt::format(", {} arms of them stored", aa.stored) : "",
+      noise.degrees, 100 * noise.floor);
   return noise;
+}
+
+double noise_before(const NoiseRule& rule) {
+  double sigma = rule.assumed_sigma;
+  for (const auto& [window, rms] : rule.stored_rms) sigma = std::max(sigma, rule.aa_factor * rms);
+  return sigma;
 }
 
 std::optional<double> extra_tokens(const std::vector<EvalPoint>& baseline,

@@ -46,6 +46,7 @@ json to_json(const WindowResult& w) {
           {"relative_gap", w.gap},
           {"pair_gaps", w.pair_gaps},
           {"sigma", w.sigma},
+          {"degrees", w.degrees},
           {"gap_ci95", w.ci95},
           {"bounds", w.bounds},
           {"limit", w.limit},
@@ -59,7 +60,8 @@ WindowResult window_from(const json& j) {
   w.name = j.at("name"), w.after_step = j.at("after_step"), w.last_step = j.at("last_step");
   w.evaluations = j.at("evaluations"), w.gap = number(j.at("relative_gap"));
   for (const auto& g : j.at("pair_gaps")) w.pair_gaps.push_back(number(g));
-  w.sigma = number(j.at("sigma")), w.ci95 = interval(j.at("gap_ci95")), w.bounds = interval(j.at("bounds"));
+  w.sigma = number(j.at("sigma")), w.degrees = j.value("degrees", 0);
+  w.ci95 = interval(j.at("gap_ci95")), w.bounds = interval(j.at("bounds"));
   w.limit = number(j.at("limit")), w.aa_rms = maybe(j, "aa_rms"), w.two_arm_gap = maybe(j, "two_arm_gap");
   w.outcome = outcome_from(j.at("verdict"));
   return w;

@@ -39,6 +39,7 @@ struct WindowResult {
   std::vector<double> pair_gaps;   ///< mean over the window, one a pair, in the order of the pairs
   double gap = 0;                  ///< their mean
   double sigma = 0;                ///< noise of one pair
+  int degrees = 0;                 ///< of freedom of that noise; 0: assumed, not measured
   std::array<double, 2> ci95{};    ///< two-sided
   std::array<double, 2> bounds{};  ///< the one-sided bounds the rule uses
   double limit = 0;

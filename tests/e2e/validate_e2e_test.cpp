@@ -92,6 +92,47 @@ TEST(Validate, AProtocolCannotBeChangedUnderARunInProgress) {
   EXPECT_NE(o.output.find("protocol"), std::string::npos) << o.output;
 }
 
+TEST(Validate, ARunWhoseProtocolWasChangedAfterwardsSaysSoOnTheFirstLineOfItsReport) {
+  const Workspace w;
+  w.nibble(kShort);
+  const std::string protocol = w.read("runs/tiny/protocol.json"), config = w.read("runs/tiny/run.toml");
+  const auto first_line = [&] {
+    const Outcome o = w.nibble("report runs/tiny");
+    return o.output.substr(0, o.output.find('\n'));
+  };
+  EXPECT_EQ(first_line(), "") << "nothing was changed";
+  auto edited = nlohmann::json::parse(protocol);
+  for (auto& window : edited["windows"]) window["limit"] = 0.5;
+  w.write("runs/tiny/protocol.json", edited.dump(1));
+  EXPECT_NE(first_line().find("CHANGED AFTER THE RUN, NOT PRE-REGISTERED: protocol.json"), std::string::npos);
+  EXPECT_NE(w.read("runs/tiny/report.html").find("CHANGED AFTER THE RUN"), std::string::npos);
+  w.write("runs/tiny/protocol.json", protocol);
+  EXPECT_EQ(first_line(), "") << "and changed back";
+  std::string other = config;
+  const std::size_t lr = other.find("\nlr = ");
+  ASSERT_NE(lr, std::string::npos) << config;
+  other.replace(lr, other.find('\n', lr + 1) - lr, "\nlr = 0.5");
+  w.write("runs/tiny/run.toml", other);
+  EXPECT_NE(first_line().find("run.toml is not the configuration that was trained"), std::string::npos);
+}
+
+TEST(Validate, ANoiseFloorOfAnEarlierRunCountsAndThatOfAnotherExperimentIsRefused) {
+  const Workspace w;
+  const Outcome first = w.nibble(kShort);
+  const std::string floor = w.read("runs/tiny/noise_floor.json");
+  ASSERT_FALSE(floor.empty()) << first.output;
+  const std::string again = std::string(kShort) + " --noise-floor floor.json --set training.seed=7";
+  w.write("floor.json", floor);
+  w.nibble(again);
+  EXPECT_EQ(nlohmann::json::parse(w.read("runs/tiny/noise_floor.json")).at("arms"), 2);
+  EXPECT_NE(verdict_of(w).at("noise_source").get<std::string>().find("1 arms of them stored"),
+            std::string::npos)
+      << verdict_of(w).at("noise_source");
+  const Outcome refused = w.nibble(again + " --set optimizer.lr=1e-3");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("optimizer.lr"), std::string::npos) << refused.output;
+}
+
 TEST(Validate, ArmsThatSawOtherBatchesAreNotCompared) {
   const Workspace w;
   w.nibble(kShort);
