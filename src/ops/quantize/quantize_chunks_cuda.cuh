@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "numeric/random_key.h"
+#include "ops/quantize/quantize_matrix_cuda.cuh"
+#include "ops/quantize/quantize_words_cuda.cuh"
+
+/// Rows in chunks of eight BF16 numbers, half a block of NVFP4: a lane takes a chunk and its neighbour (lane
+/// with the lowest bit flipped) the other half of the block, so that a warp's accesses are whole lines.
+/// Device code only.
+namespace nibble::cuda {
+
+__device__ __forceinline__ uint4 magnitudes(const uint4& x) {
+  return make_uint4(magnitudes(x.x), magnitudes(x.y), magnitudes(x.z), magnitudes(x.w));
+}
+/// The largest of a chunk's magnitudes, packed in halves.
+__device__ __forceinline__ std::uint32_t largest_of_chunk(const uint4& x) {
+  return max_halves(max_halves(x.x, x.y), max_halves(x.z, x.w));
+}
+
+/// Random bytes of two rows of a block: of row `even` for the lane whose place in the block is even, else of
+/// row `odd`; afterwards each lane has the eight bytes of its own chunk in both rows. One Philox block serves
+/// sixteen elements.
+struct ChunkRandom {
+  uint2 even, odd;
+};
+__device__ __forceinline__ ChunkRandom random_of_chunks(const RandomKey& key, std::uint64_t even_group,
+                                                        std::uint64_t odd_group) {
+  const bool second = threadIdx.x % 2 != 0;
+  const uint4 mine = draw_sixteen(key, second ? odd_group : even_group);
+  const std::uint32_t got_x = __shfl_xor_sync(0xFFFFFFFFu, second ? mine.x : mine.z, 1);
+  const std::uint32_t got_y = __shfl_xor_sync(0xFFFFFFFFu, second ? mine.y : mine.w, 1);
+  return second ? ChunkRandom{make_uint2(got_x, got_y), make_uint2(mine.z, mine.w)}
+                : ChunkRandom{make_uint2(mine.x, mine.y), make_uint2(got_x, got_y)};
+}
+
+/// Codes a chunk, `size` its magnitudes, under a scale of the table and writes it at (row, col) of the
+/// result: values, or with kCodes four bytes of codes and, by the lane of the block's first half, the block's
+/// scale.
+template <bool kStochastic, bool kCodes>
+__device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t row, std::int64_t col,
+                                          const uint4& x, const uint4& size, std::uint32_t scale,
+                                          const ScaleTable& table, const uint2& random) {
+  const float2 entry = table.entry[scale];
+  const std::uint32_t words[4] = {x.x, x.y, x.z, x.w}, sizes[4] = {size.x, size.y, size.z, size.w};
+  std::uint32_t out[4], codes = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    float v[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float scaled = half_value(sizes[k], half) * entry.x;
+      if constexpr (kStochastic)
+        v[half] = stochastic_e2m1(scaled, random_of(k < 2 ? random.x : random.y, 2 * (k % 2) + half));
+      else
+        v[half] = nearest_e2m1(scaled);
+    }
+    if constexpr (kCodes)
+      codes |= code_byte(v[0], v[1], words[k]) << (8 * k);
+    else
+      out[k] = operands(v[0], v[1], words[k], entry);
+  }
+  if constexpr (kCodes) {
+    *reinterpret_cast<std::uint32_t*>(job.codes + row * job.codes_stride + col / 2) = codes;
+    if (col % 16 == 0) job.scales[row * job.scales_stride + col / 16] = static_cast<std::uint8_t>(scale);
+  } else {
+    *reinterpret_cast<uint4*>(job.values + row * job.values_stride + col) =
+        make_uint4(out[0], out[1], out[2], out[3]);
+  }
+}
+
+/// Quantises a chunk of each of four rows, kStep rows apart; all lanes of a warp call it. Of the rows from
+/// `row` only `rows_left` are in the matrix; a chunk beyond them, or with present = false, takes part in the
+/// exchange and is not written.
+template <bool kStochastic, bool kCodes, int kStep>
+__device__ __forceinline__ void quantize_chunks(const QuantizeJob& job, const ScaleTable& table,
+                                                const RandomKey& key, std::int64_t row, std::int64_t col,
+                                                const uint4 (&x)[4], int rows_left, bool present) {
+  const std::uint64_t groups_a_row = static_cast<std::uint64_t>(job.row_elements) / 16;
+  [[maybe_unused]] std::uint64_t group = key.first_element / 16 +
+                                         static_cast<std::uint64_t>(row) * groups_a_row +
+                                         static_cast<std::uint64_t>(col) / 16;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    ChunkRandom random{};
+    if constexpr (kStochastic) {
+      const std::uint64_t group =
+          (key.first_element + static_cast<std::uint64_t>((row + i * kStep) * job.row_elements + col)) / 16;
+      random =
+          random_of_chunks(key, group, group + static_cast<std::uint64_t>(kStep * job.row_elements) / 16);
+    }
+#pragma unroll
+    for (int k = i; k < i + 2; ++k) {
+      const uint4 size = magnitudes(x[k]);
+      std::uint32_t most = largest_of_chunk(size);
+      most = max_halves(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+      const std::uint32_t scale = table.of(most);
+      if (!present || k * kStep >= rows_left) continue;
+      put_chunk<kStochastic, kCodes>(job, row + k * kStep, col, x[k], size, scale, table,
+                                     k == i ? random.even : random.odd);
+    }
+  }
+}
+
+/// What the fast kernels ask of a job's numbers; its layout is each kernel's own question.
+inline bool is_fast_nvfp4(const QuantizeJob& job) {
+  const QuantSpec& s = job.spec;
+  const bool nearest = s.rounding == Rounding::NearestEven;
+  const bool aligned = job.row_elements % 16 == 0 && job.random.first_element % 16 == 0;
+  return is_common(s) && s.format == Format::Nvfp4 && s.profile == Profile::Te &&
+         s.non_finite == NonFinite::Detect && !job.x_is_f32 &&
+         (nearest || (s.rounding == Rounding::Stochastic && aligned)) && job.x_cols % 16 == 0 &&
+         (job.values == nullptr || job.codes == nullptr) &&
+         packs_fit<8>(static_cast<const bf16*>(job.x), job.x_stride) &&
+         packs_fit<8>(static_cast<const bf16*>(job.values), job.values_stride);
+}
+
+/// Calls f(std::bool_constant stochastic, std::bool_constant codes).
+template <class F>
+void with_variant(const QuantizeJob& job, F&& f) {
+  const bool stochastic = job.spec.rounding == Rounding::Stochastic, codes = job.codes != nullptr;
+  if (stochastic && codes) return f(std::true_type{}, std::true_type{});
+  if (stochastic) return f(std::true_type{}, std::false_type{});
+  if (codes) return f(std::false_type{}, std::true_type{});
+  f(std::false_type{}, std::false_type{});
+}
+
+/// Blocks of a kernel whose blocks loop: enough to fill the GPU.
+inline unsigned looping_blocks(Stream& stream, std::int64_t items, std::int64_t per_block,
+                               int per_processor) {
+  const std::int64_t needed = (items + per_block - 1) / per_block;
+  const std::int64_t most = std::int64_t{per_processor} * cuda_device(stream).multiprocessors();
+  return static_cast<unsigned>(needed < most ? needed : most);
+}
+
+}  // namespace nibble::cuda

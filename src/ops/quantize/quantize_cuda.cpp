@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/quantize/quantize_cuda.h"
+
+#include "ops/quantize/quantize_pair.h"
+
+namespace nibble::cuda {
+
+QuantizeJob job_of(const Quantize& q) {
+  const QuantizedShape s = quantized_shape(q.spec, q.x_RC.size(0), q.x_RC.size(1), q.transpose);
+  QuantizeJob job;
+  job.x = q.x_RC.data();
+  job.x_is_f32 = q.x_RC.dtype() == DType::F32;
+  job.transpose = q.transpose;
+  job.x_rows = q.x_RC.size(0);
+  job.x_cols = q.x_RC.size(1);
+  job.x_stride = q.x_RC.stride(0);
+  job.rows = s.rows;
+  job.cols = s.cols;
+  job.row_elements = q.row_elements != 0 ? q.row_elements : job.x_cols;
+  job.spec = q.spec;
+  job.random = q.random;
+  job.given = q.amax_given != nullptr;
+  job.amax = job.given ? q.amax_given : q.amax;
+  job.publish = {q.amax, q.scale, q.fault, q.fault_id, q.spec, !job.x_is_f32 || q.spec.rotation != 0};
+  job.values = q.values.data();
+  job.codes = q.codes.data();
+  job.scales = q.scales.data();
+  job.row_amax = q.row_amax.data();
+  if (job.values) job.values_stride = q.values.stride(0);
+  if (job.codes) job.codes_stride = q.codes.stride(0);
+  if (job.scales) job.scales_stride = q.scales.stride(0);
+  if (job.row_amax) job.row_amax_stride = q.row_amax.stride(0);
+  return job;
+}
+
+void run(Stream& stream, const Quantize& q) {
+  const QuantizeJob job = job_of(q);
+  if (!job.given) find_amax(stream, job);
+  if (!job.writes() && job.row_amax == nullptr) {
+    if (job.given) publish_given(stream, job);
+    return;
+  }
+  if (rows_fit(job)) return quantize_rows(stream, job);
+  if (squares_fit(job)) return quantize_squares(stream, job);
+  if (tiles_fit(job)) return quantize_tiles(stream, nullptr, job);
+  quantize_general(stream, job);
+}
+
+void run(Stream& stream, const QuantizePair& pair) {
+  QuantizeJob rows = job_of(row_copy(pair));
+  const QuantizeJob transposed = job_of(transposed_copy(pair));
+  if (!pair_fits(rows, transposed)) {
+    run(stream, row_copy(pair));
+    run(stream, transposed_copy(pair));
+    return;
+  }
+  if (!rows.given && !transposed.given && transposed.spec.rotation != 0) {
+    find_both_amaxes(stream, rows, transposed);
+  } else {
+    // In this order a fault of the rows is noted first.
+    if (rows.given) publish_given(stream, rows);
+    if (!rows.given) find_amax(stream, rows);
+    if (!transposed.given) find_amax(stream, transposed);
+    rows.given = false;
+  }
+  quantize_tiles(stream, &rows, transposed);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backend/cuda/kernel.cuh"
+#include "numeric/random_key.h"
+#include "quant/hadamard.h"
+#include "quant/nvfp4.h"
+
+/// NVFP4 on packed pairs of BF16 numbers: the arithmetic of quant/nvfp4.h on values that are no NaN. A BF16
+/// operand needs E2M1's values and not its codes, so they stay floats; signs, saturation and the block scale
+/// are applied to two numbers at a time. Reading x and writing one copy at an H200's copy bandwidth leaves
+/// time for about 28 instructions an element, of them 14 integer ones; there are 8 after the amax of a block
+/// is known, 10 under stochastic rounding. Device code only.
+namespace nibble::cuda {
+
+/// The larger of both 16-bit halves.
+__device__ __forceinline__ std::uint32_t max_halves(std::uint32_t a, std::uint32_t b) {
+  return __vmaxu2(a, b);
+}
+__device__ __forceinline__ std::uint32_t largest_half(std::uint32_t x) {
+  const std::uint32_t high = x >> 16, low = x & 0xFFFFu;
+  return high < low ? low : high;
+}
+__device__ __forceinline__ std::uint32_t min_halves(std::uint32_t a, std::uint32_t b) {
+  return __vminu2(a, b);
+}
+
+inline constexpr std::uint32_t kMagnitudes = 0x7FFF7FFFu, kSigns = 0x80008000u;
+
+/// The BF16 number in the low (0) or high (1) half of a word.
+__device__ __forceinline__ float half_value(std::uint32_t word, int half) {
+  return bits_float(half == 0 ? word << 16 : word & 0xFFFF0000u);
+}
+/// Two floats that are BF16 numbers, the first in the low half.
+__device__ __forceinline__ std::uint32_t pack_exact(float low, float high) {
+  return __byte_perm(float_bits(low), float_bits(high), 0x7632);
+}
+/// Two floats rounded to BF16: bf16::nearest, a NaN's payload excepted.
+__device__ __forceinline__ std::uint32_t pack_rounded(float low, float high) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#else
+  return bf16::nearest(low).bits | static_cast<std::uint32_t>(bf16::nearest(high).bits) << 16;
+#endif
+}
+
+/// The products of two pairs of positive BF16 numbers, which must be exact.
+__device__ __forceinline__ std::uint32_t multiply_exact(std::uint32_t a, std::uint32_t b) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t word;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(kSigns));
+  return word;
+#else
+  return pack_exact(half_value(a, 0) * half_value(b, 0), half_value(a, 1) * half_value(b, 1));
+#endif
+}
+
+/// The magnitudes of a pair. Kept from the optimiser, which would mask each half again after unpacking it.
+__device__ __forceinline__ std::uint32_t magnitudes(std::uint32_t word) {
+  word &= kMagnitudes;
+#ifdef __CUDA_ARCH__
+  asm("" : "+r"(word));
+#endif
+  return word;
+}
+
+/// hadamard16 without its signs and its factor.
+__device__ __forceinline__ void butterflies16(float (&x)[16]) {
+#pragma unroll
+  for (int distance = 1; distance < 16; distance *= 2) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (i & distance) continue;
+      const float low = x[i], high = x[i + distance];
+      x[i] = low + high;
+      x[i + distance] = low - high;
+    }
+  }
+}
+
+/// A tensor's block scales under Profile::Te. What a scale's byte stands for is looked up, which is cheaper
+/// than a division a block. Lies in shared memory.
+struct ScaleTable {
+  /// x: block_multiplier; y: the bits of the scale, twice, as BF16.
+  float2 entry[128];
+  float factor;
+
+  /// By all threads of a block; a barrier must follow.
+  __device__ __forceinline__ void fill(const TensorScale& g) {
+    for (int s = threadIdx.x; s < 128; s += blockDim.x) {
+      const E4M3 scale{static_cast<std::uint8_t>(s)};
+      const float value = scale.value();
+      entry[s] = make_float2(block_multiplier(scale, g), bits_float(pack_exact(value, value)));
+    }
+    if (threadIdx.x == 0) factor = g.encode * nvfp4::kOneSixth;
+  }
+
+  /// block_scale of the block whose largest magnitude is in the halves of `most`: what is no sign and no NaN
+  /// needs only its last steps, and an infinite quotient saturates like FLT_MAX.
+  __device__ __forceinline__ std::uint32_t of(std::uint32_t most) const {
+    const float quotient = bits_float(largest_half(most) << 16) * factor;
+    return min(E4M3::Bits::nearest(float_bits(quotient)), std::uint32_t{E4M3::kMaxBits});
+  }
+};
+
+/// |E2M1::nearest(x)| for x >= 0 before it is bounded by 6: x and 1.5 * 2^22 times its binade share the last
+/// bit of the wanted precision, so their sum is rounded there, ties to the even code. Below 2 the step is
+/// that of [1, 2). An infinity gives a NaN.
+__device__ __forceinline__ float nearest_e2m1(float x) {
+  constexpr float kMagic = 6291456.0f;
+  const float binade = fmaxf(bits_float(float_bits(x) & kInfinityBits), 1.0f);
+  return fmaf(-binade, kMagic, fmaf(binade, kMagic, x));
+}
+
+/// |E2M1::stochastic(x, random)| for x >= 0 before it is bounded by 6; `random` is the byte times 2^14.
+/// Numbers below 1 are raised by 1, cut off at 2^-23, where their step has the place of the mantissa's first
+/// bit too.
+__device__ __forceinline__ float stochastic_e2m1(float x, std::uint32_t random) {
+  const float raise = x < 1.0f ? 1.0f : 0.0f;
+  const std::uint32_t bits = float_bits(__fadd_rz(x, raise)) + random;
+  return bits_float(bits & 0xFFC00000u) - raise;
+}
+
+/// Two of these numbers as BF16 operands: times the block scale, bounded by 6 of it (infinities and NaNs,
+/// being above as integers, too), with the signs of the numbers they come from.
+__device__ __forceinline__ std::uint32_t operands(float low, float high, std::uint32_t signs,
+                                                  const float2& entry) {
+  const std::uint32_t scale = float_bits(entry.y);
+  const std::uint32_t limit = multiply_exact(0x40C040C0u, scale);
+  return min_halves(multiply_exact(pack_exact(low, high), scale), limit) | (signs & kSigns);
+}
+
+/// Two of them as a byte of codes. 2^-126 brings a number where FP32 has the format's exponents, subnormals
+/// included.
+__device__ __forceinline__ std::uint32_t code_byte(float low, float high, std::uint32_t signs) {
+  const std::uint32_t low_code = float_bits(fminf(low, 6.0f) * 0x1p-126f) >> 22;
+  const std::uint32_t high_code = float_bits(fminf(high, 6.0f) * 0x1p-126f) >> 22;
+  return low_code | high_code << 4 | (signs >> 12 & 8u) | (signs >> 24 & 0x80u);
+}
+
+/// Byte j of a word times 2^14.
+__device__ __forceinline__ std::uint32_t random_of(std::uint32_t word, int j) {
+  return __byte_perm(word, 0, 0x4404 | j << 4) * 64;
+}
+
+/// random_bytes; `group` counts sixteens of global elements. On the device each product is one instruction:
+/// the compiler adds a zero to the upper half of every 64-bit product that the general one asks for.
+__device__ __forceinline__ uint4 draw_sixteen(const RandomKey& key, std::uint64_t group) {
+#ifdef __CUDA_ARCH__
+  auto k0 = static_cast<std::uint32_t>(key.seed);
+  auto k1 = static_cast<std::uint32_t>(key.seed >> 32);
+  auto c0 = static_cast<std::uint32_t>(group);
+  auto c3 = static_cast<std::uint32_t>(group >> 32);
+  std::uint32_t c1 = key.step, c2 = (key.layer << 8) | key.role;
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    std::uint32_t low0, high0, low1, high1;
+    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
+        : "=r"(low0), "=r"(high0)
+        : "r"(c0), "r"(0xD2511F53u));
+    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
+        : "=r"(low1), "=r"(high1)
+        : "r"(c2), "r"(0xCD9E8D57u));
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return make_uint4(c0, c1, c2, c3);
+#else
+  const PhiloxBlock b = random_bytes(key, group);
+  return make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
+#endif
+}
+
+}  // namespace nibble::cuda
