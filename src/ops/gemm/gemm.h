@@ -26,7 +26,7 @@ struct MatMul {
   float inverse_range = 1;
   float beta = 0;                                      ///< 0 or 1: 1 accumulates into c (FP32 main gradients)
   View<const float> bias_N{};                          ///< optional
-  View<const float> a_row_scale_M{}, b_row_scale_N{};  ///< optional; on `ref` and `cpu`
+  View<const float> a_row_scale_M{}, b_row_scale_N{};  ///< optional
 };
 
 NIBBLE_OP(MatMul, matmul)

@@ -28,14 +28,15 @@ void run(Stream& stream, const MatMul& g) {
   const std::optional<LtProduct> product = lt_product(g);
   if (!product) return multiply_directly(stream, g);
   LtPointers at{.a = g.b_NK.data(), .b = g.a_MK.data(), .d = g.c_MN.data(), .bias = g.bias_N.data()};
-  set_alpha(stream, g, at);
-  View<float> wide;
-  if (needs_wide_result(g)) {
-    wide = stream.scratch().take<float>(M, N);
-    at.d = wide.data();
+  View<float> sums;
+  if (finished_by_us(g)) {
+    sums = stream.scratch().take<float>(M, N);
+    at.d = sums.data();
+  } else {
+    set_alpha(stream, g, at);
   }
   if (!cuda_device(stream).attached<LtPlans>().run(*product, at)) return multiply_directly(stream, g);
-  if (!wide.empty()) round_result(stream, wide, g.c_MN.as<bf16>());
+  if (!sums.empty()) finish_product(stream, g, sums);
 }
 
 }  // namespace nibble::cuda

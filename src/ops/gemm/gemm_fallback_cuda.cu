@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/kernel.cuh"
-#include "ops/gemm/alpha.h"
+#include "ops/gemm/finish_cuda.cuh"
 #include "ops/gemm/gemm_kernels_cuda.h"
 
 namespace nibble::cuda {
@@ -19,14 +18,7 @@ struct Operand {
 struct Product {
   Operand a, b;
   std::int64_t K, tiles_n;
-  const float* a_scale;
-  const float* b_scale;
-  float inverse_range;
-  const float* bias;
-  std::int64_t bias_stride;
-  void* c;
-  std::int64_t c_stride;
-  bool accumulate;
+  Finish finish;
 };
 
 /// Rows first..first+63 and k..k+15 of an operand into shared memory as FP32, zeros outside. Neighbouring
@@ -75,18 +67,12 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
     }
     __syncthreads();
   }
-  const float alpha = alpha_of(p.a_scale, p.b_scale, p.inverse_range);
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const std::int64_t m = first_m + row + i, n = first_n + col + j;
-      if (m >= p.a.rows || n >= p.b.rows) continue;
-      C* const out = static_cast<C*>(p.c) + m * p.c_stride + n;
-      float value = alpha * sum[i][j];
-      if (p.bias != nullptr) value += p.bias[n * p.bias_stride];
-      if (p.accumulate) value += to_float(*out);
-      *out = from_float<C>(value);
+      if (m < p.a.rows && n < p.b.rows) finish<C>(p.finish, m, n, sum[i][j]);
     }
 }
 
@@ -106,14 +92,7 @@ void multiply_directly(Stream& stream, const MatMul& g) {
                   .b = operand(g.b_NK),
                   .K = g.a_MK.size(1),
                   .tiles_n = blocks_for(g.b_NK.size(0), kTile),
-                  .a_scale = g.a_scale,
-                  .b_scale = g.b_scale,
-                  .inverse_range = g.inverse_range,
-                  .bias = g.bias_N.data(),
-                  .bias_stride = g.bias_N.empty() ? 0 : g.bias_N.stride(0),
-                  .c = g.c_MN.data(),
-                  .c_stride = g.c_MN.stride(0),
-                  .accumulate = g.beta != 0};
+                  .finish = finish_of(g)};
   const bool half_operands = g.a_MK.dtype() == DType::BF16, half_result = g.c_MN.dtype() == DType::BF16;
   if (half_operands)
     half_result ? issue<bf16, bf16>(stream, p) : issue<bf16, float>(stream, p);

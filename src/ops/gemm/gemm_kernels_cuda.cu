@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/gemm/gemm_kernels_cuda.h"
 
-#include "backend/cuda/kernel.cuh"
 #include "ops/gemm/alpha.h"
+#include "ops/gemm/finish_cuda.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -11,12 +11,12 @@ __global__ void alpha_kernel(const float* a_scale, const float* b_scale, float i
   *alpha = alpha_of(a_scale, b_scale, inverse_range);
 }
 
-/// Reads 4 M N bytes and writes 2 M N. Only products with a bias into BF16 come here.
-__global__ void round_kernel(const float* wide, std::int64_t rows, std::int64_t cols, bf16* c,
-                             std::int64_t stride) {
+/// Moves 4 M N bytes of sums and c once, 6 M N for a BF16 result. Only products with a bias into BF16 or with
+/// scales a row come here.
+template <class C>
+__global__ void finish_kernel(const float* sums, std::int64_t rows, std::int64_t cols, const Finish f) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= rows * cols) return;
-  c[i / cols * stride + i % cols] = bf16::nearest(wide[i]);
+  if (i < rows * cols) finish<C>(f, i / cols, i % cols, sums[i]);
 }
 
 }  // namespace
@@ -26,10 +26,11 @@ void write_alpha(Stream& stream, const float* a_scale, const float* b_scale, flo
   launch(stream, "matmul: alpha", alpha_kernel, 1, 1, 0, a_scale, b_scale, inverse_range, alpha);
 }
 
-void round_result(Stream& stream, const View<const float>& wide, const View<bf16>& c_MN) {
+void finish_product(Stream& stream, const MatMul& g, const View<const float>& sums_MN) {
   constexpr int kThreads = 256;
-  launch(stream, "matmul: rounding the result", round_kernel, blocks_for(wide.numel(), kThreads), kThreads, 0,
-         wide.data(), wide.size(0), wide.size(1), c_MN.data(), c_MN.stride(0));
+  auto* const kernel = g.c_MN.dtype() == DType::BF16 ? finish_kernel<bf16> : finish_kernel<float>;
+  launch(stream, "matmul: finishing", kernel, blocks_for(sums_MN.numel(), kThreads), kThreads, 0,
+         sums_MN.data(), sums_MN.size(0), sums_MN.size(1), finish_of(g));
 }
 
 }  // namespace nibble::cuda

@@ -10,8 +10,8 @@ namespace nibble::cuda {
 void write_alpha(Stream& stream, const float* a_scale, const float* b_scale, float inverse_range,
                  float* alpha);
 
-/// c[m, n] = wide[m, n] rounded to BF16; `wide` is contiguous.
-void round_result(Stream& stream, const View<const float>& wide, const View<bf16>& c_MN);
+/// c from the sums of the product, contiguous [M, N]: alpha, bias and beta as MatMul says.
+void finish_product(Stream& stream, const MatMul& g, const View<const float>& sums_MN);
 
 /// The whole product without the library, for what it refuses: any strides and alignment. Every sum runs
 /// along k in order, so the bits depend on the operands alone.

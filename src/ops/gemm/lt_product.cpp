@@ -59,10 +59,14 @@ std::optional<LtProduct> lt_product(const MatMul& g) {
   LtProduct p{.a = a->matrix, .b = b->matrix, .d = result(g.c_MN)};
   p.transpose_a = a->summed_first;
   p.transpose_b = !b->summed_first;
+  if (finished_by_us(g)) {
+    p.d = {LtType::F32, p.d.rows, p.d.cols, p.d.rows};
+    p.d.alignment = alignment_of(nullptr, p.d);
+    return p;
+  }
   p.accumulate = g.beta != 0;
   p.bias = !g.bias_N.empty();
   p.alpha_on_device = g.a_scale != nullptr || g.b_scale != nullptr;
-  if (needs_wide_result(g)) p.d = {LtType::F32, p.d.rows, p.d.cols, p.d.rows, 16};
   return p;
 }
 

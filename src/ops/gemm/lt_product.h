@@ -7,6 +7,7 @@
 
 #include "ops/gemm/coded_product.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/row_scales.h"
 
 /// What cuBLASLt is asked for, as plain numbers: made and tested without a GPU or the library. [CUBLAS]
 ///
@@ -49,15 +50,17 @@ struct LtProduct {
 };
 
 /// Null when the library's matrices cannot express an operand: its rows overlap. Alpha is on the device where
-/// a scale is. `d_type` is the type of the library's result: a BF16 result with a bias is rounded once from
-/// an FP32 one, because the library would round the bias to BF16 first.
+/// a scale is. Where our own kernel finishes the product, what the library computes is the plain sums.
 std::optional<LtProduct> lt_product(const MatMul& g);
 
 /// The same for codes. Scales of blocks and of FP8 tensors go to the library; the amax of NVFP4 tensors into
 /// alpha.
 LtProduct lt_product(const CodedProduct& g);
 
-/// Whether the library writes its result to memory of ours that is FP32, then rounded to g.c_MN.
-inline bool needs_wide_result(const MatMul& g) { return g.c_MN.dtype() == DType::BF16 && !g.bias_N.empty(); }
+/// Whether the library writes FP32 sums, contiguous, and our own kernel makes g.c_MN of them: it would round
+/// a bias to BF16 before adding it to a BF16 result, and knows no scales a row.
+inline bool finished_by_us(const MatMul& g) {
+  return (g.c_MN.dtype() == DType::BF16 && !g.bias_N.empty()) || has_row_scales(g);
+}
 
 }  // namespace nibble

@@ -106,16 +106,27 @@ TEST(LtProductTest, AlignmentIsThatOfEveryColumnAndAtMostSixteenBytes) {
   EXPECT_EQ(alignment(0, 12), 8);
 }
 
-TEST(LtProductTest, ABf16ResultWithBiasIsRoundedOnceFromAnFp32One) {
+TEST(LtProductTest, WhatTheLibraryCannotFinishItLeavesAsFp32Sums) {
   std::vector<bf16> x(64);
-  const std::vector<float> bias(8);
+  std::vector<float> y(64);
+  const std::vector<float> numbers(8);
   MatMul g{.a_MK = View<const bf16>(x.data(), 4, 8),
            .b_NK = View<const bf16>(x.data(), 8, 8),
-           .c_MN = View<bf16>(x.data(), 4, 8)};
+           .c_MN = View<bf16>(x.data(), 4, 8),
+           .a_scale = numbers.data()};
   EXPECT_EQ(lt_product(g)->d.type, LtType::BF16);
-  g.bias_N = View<const float>(bias.data(), 8);
-  EXPECT_EQ(lt_product(g)->d.type, LtType::F32);
-  EXPECT_TRUE(lt_product(g)->bias);
+  EXPECT_TRUE(lt_product(g)->alpha_on_device);
+  const auto expect_sums = [](const LtProduct& p) {
+    EXPECT_EQ(p.d, (LtMatrix{LtType::F32, 8, 4, 8, 16}));
+    EXPECT_FALSE(p.alpha_on_device || p.bias || p.accumulate);
+  };
+  g.bias_N = View<const float>(numbers.data(), 8);
+  expect_sums(*lt_product(g));
+  g.c_MN = View<float>(y.data(), 4, 8);
+  EXPECT_TRUE(lt_product(g)->bias) << "an FP32 bias fits an FP32 result";
+  g.beta = 1;
+  g.a_row_scale_M = View<const float>(numbers.data(), 4);
+  expect_sums(*lt_product(g));
 }
 
 TEST(LtProductTest, OurSecondOperandIsTheLibrarysFirst) {
