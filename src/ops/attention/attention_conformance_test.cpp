@@ -38,13 +38,14 @@ const Shape kTrainingShapes[] = {
 // carries the rounding of a dot product: 1e-7 times a few, times |score| where scores are large.
 double fp32_bound(const Shape& s) { return s.scale > 1 ? 1e-3 : 1e-5; }
 
-// Fused kernels round the probabilities P and dS to BF16 (u = 2^-8) before the second product. An output
-// sum over s of P[s] v[s] is then wrong by at most u sum P |v|, which is u |v| where one or two keys hold the
-// probability: up to 4.5 u for normal values, while the root mean square of all outputs is sqrt(e ln S / S),
-// 0.24 to 0.32 here. The first keys of a row hold at least half of it exactly, so 8 u of the rms is what
-// remains; arithmetic that rounds so and nothing else reaches 3.1 u in fifteen drawn cases. In gradients two
-// normal factors multiply before they are rounded (dP and k, or P of every query and dout): the same drawn
-// cases reach 10.2 u, the bound is 24 u. A wrong mask, scale or unit of the log-sum-exp is wrong by the rms.
+// Fused kernels round the probabilities P and dS to BF16 (u = 2^-8) before the second product, so an output
+// sum over s of P[s] v[s] is wrong by at most u sum P |v|. That is most, beside the root mean square of all
+// outputs (sqrt(e ln S / S), 0.24 to 0.32 here), where two keys share the probability. There the larger one,
+// e^0 before the division, is exact, and u |v| / 2 remains: 2.2 u for normal values up to 4.5, or 8 u of the
+// rms. Arithmetic that rounds so and nothing else reaches 3.1 u in fifteen drawn cases. In gradients two
+// normal factors multiply before they are rounded (dP with k, or P with dout over all queries): the same
+// drawn cases reach 10.2 u, the bound is 24 u. A wrong mask, scale or unit of the log-sum-exp is wrong by the
+// rms itself.
 constexpr double kOutputGpu = 8.0 / 256, kGradientGpu = 24.0 / 256;
 // ln(1 + u) over a log-sum-exp of about 4.5, should the rounded probabilities be those that are summed.
 constexpr double kLseGpu = 1e-3;
