@@ -25,6 +25,12 @@ struct AlarmRules {
   double gemm_warning_floor = 0.35;
   double gemm_fault = 4.0;
   double gemm_fault_floor = 0.70;
+  double gain_fault = 0.15;  ///< distance of an operand's gain from 1; sound quantisers stay within 0.01
+  double bias_fault = 0.05;  ///< shrink or growth under stochastic rounding, share of the mean magnitude...
+  double bias_sigmas = 5;    ///< ...beyond so many standard errors; sound: 0.01 by clipped block maxima
+  double full_codes = 0.25;  ///< fewest values at the largest code, a block; sound: above one
+  int gradient_steps = 5;    ///< first steps over which two arms' gradient norms are compared
+  double gradient_fault = 0.2;  ///< distance of the median ratio of those norms from 1; sound: 0.02
 };
 
 /// A quantised GEMM's output beside the same GEMM of the unquantised BF16 operands, on a few sampled rows.
@@ -45,6 +51,34 @@ double explained_gemm_error(double sqnr_a_db, double sqnr_b_db);
 /// two operands were rotated with different signs, transposed, or scaled apart. Such an error is about
 /// sqrt(2), far above anything rounding to four bits can do (about 0.17), so the two cannot be confused.
 std::optional<AlarmEvent> check_gemm(const GemmCheck& c, const AlarmRules& rules);
+
+/// What a sound quantiser leaves of an operand, whatever the operand holds.
+struct OperandCheck {
+  std::int64_t step = 0;
+  OperandName where;
+  /// <q, x> / <x, x>. Large values decide it, and those keep three bits: 1 within 0.01 for Gaussian,
+  /// heavy-tailed and sparse data. A scale that is one binade off gives 2 or 1/2; one that is too small
+  /// clips: 0.5 to 0.75.
+  double gain = 1;
+  /// mean((q - x) sign x) / mean |x| and its standard error, sqrt(sum e^2) / sum |x|. Stochastic rounding has
+  /// none but what clipping takes (0.003 to 0.007); with its random bits stuck at zero it truncates: -0.18 to
+  /// -0.24. Absent for other roundings, and where a tenth of the blocks have scales too small to be exact.
+  std::optional<double> bias;
+  double bias_error = 0;
+  /// Values at the largest code, a block whose scale is a normal number. The block's largest value must be
+  /// one of them under NVFP4's plain scale rule: 1.2 to 1.9; 0.5 when stochastic rounding truncates; none
+  /// when the scales are twice too large, which costs one bit and shows nowhere else. Absent for other rules.
+  std::optional<double> full_codes;
+};
+
+/// A Fault when the operand was not quantised as its format says; nothing otherwise. A NaN is a fault.
+std::optional<AlarmEvent> check_operand(const OperandCheck& c, const AlarmRules& rules);
+
+/// A Fault when a candidate's gradient norms in the first steps are not those of the baseline, on nearly the
+/// same weights and the same batches: a lost micro-batch, a wrong loss scale or a wrong sum over ranks,
+/// whatever the precision. Norms of step 1, 2, ...; nothing while either arm has fewer than gradient_steps.
+std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseline,
+                                               const std::vector<double>& candidate, const AlarmRules& rules);
 
 /// Applies the rules to QuantEvents. Each rule speaks once for an operand and again only after the operand
 /// was well for a whole measurement, so a lasting condition is one alarm and not one a step.

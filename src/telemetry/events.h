@@ -77,7 +77,7 @@ struct QuantEvent {
   double zero_blocks = 0;      ///< share of blocks that are zero in the input
   double scale_max = 0;        ///< share of block scales at the largest code (448 in E4M3)
   double scale_subnormal = 0;  ///< share of block scales that are subnormal and not zero
-  double scale_zero = 0;       ///< share of block scales that are zero
+  double scale_zero = 0;       ///< share of blocks that are not zero but whose scale is
   std::array<std::int64_t, 16> scale_log2{};  ///< blocks by floor(log2 scale), see scale_bin
   double sqnr_db = 0;                         ///< 10 log10(sum x^2 / sum (q - x)^2)
   double mse = 0;                             ///< mean (q - x)^2

@@ -235,6 +235,46 @@ TEST(CheckGemm, SeparatesAPlantedSignFaultFromFourBitNoise) {
   EXPECT_EQ(judge(false)->severity, Severity::Fault);
 }
 
+TEST(CheckOperand, NamesWhatIsWrongAndWhere) {
+  const OperandName dy{"blocks.1.mlp.up", 1, "dgrad", "dy"};
+  const auto rule = [&](OperandCheck c) {
+    c.where = dy;
+    const auto alarm = check_operand(c, {});
+    if (alarm) {
+      EXPECT_EQ(alarm->severity, Severity::Fault);
+      EXPECT_THAT(alarm->text, StartsWith("blocks.1.mlp.up dgrad operand dy: "));
+    }
+    return alarm ? alarm->rule : "";
+  };
+  EXPECT_EQ(rule({.gain = 0.992, .bias = -0.007, .bias_error = 0.0001, .full_codes = 1.2}), "")
+      << "a sound one";
+  EXPECT_EQ(rule({.gain = 2}), "operand_gain");
+  EXPECT_EQ(rule({.gain = std::nan("")}), "operand_gain");
+  EXPECT_EQ(rule({.gain = 0.96, .bias = -0.23, .bias_error = 0.001}), "rounding_bias");
+  EXPECT_EQ(rule({.gain = 0.96, .bias = -0.23, .bias_error = 0.05}), "") << "too few values to tell";
+  EXPECT_EQ(rule({.gain = 1, .full_codes = 0.02}), "unused_range");
+}
+
+TEST(CheckGradientNorms, AreEqualWhileTheWeightsAreAndWhateverThePrecision) {
+  const std::vector<double> baseline = {1.7, 1.6, 1.5, 1.9, 1.4, 1.3};
+  std::vector<double> candidate = {1.701, 1.6, 1.507, 1.93, 1.42, 0.4};  // of the quickstart, and a late one
+  EXPECT_FALSE(check_gradient_norms(baseline, candidate, {}));
+  for (double& norm : candidate) norm /= 2;
+  const auto lost = check_gradient_norms(baseline, candidate, {});
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->severity, Severity::Fault);
+  EXPECT_THAT(lost->text, HasSubstr("0.50 times the baseline's"));
+  EXPECT_FALSE(check_gradient_norms({1, 1}, {9, 9}, {})) << "too few steps to judge";
+}
+
+TEST(AlarmMonitor, BlocksThatVanishAreCountedWhateverTheBlocksThatWereZero) {
+  AlarmMonitor monitor({});
+  const auto alarms = monitor.inspect(
+      {.step = 1, .where = {"a", 0, "dgrad", "dy"}, .zero_blocks = 0.5, .scale_zero = 0.1, .sqnr_db = 20});
+  ASSERT_EQ(alarms.size(), 1u);
+  EXPECT_EQ(alarms[0].rule, "scale_zero");
+}
+
 TEST(AlarmMonitor, DriftIsJudgedOnceTheMeanHasSettled) {
   AlarmMonitor monitor({});
   QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .amax_drift = 2.6, .sqnr_db = 20};

@@ -35,6 +35,24 @@ QuantEvent event_of(std::int64_t step, const OperandName& where, const QuantSpec
   return e;
 }
 
+OperandCheck check_of(std::int64_t step, const OperandName& where, const QuantSpec& spec,
+                      const QuantStats& s) {
+  OperandCheck c{.step = step, .where = where};
+  if (s.sum_x2 <= 0) return c;  // nothing was there to be quantised
+  c.gain = s.sum_xq / s.sum_x2;
+  const std::int64_t inexact = s.scale_zero + s.scale_subnormal, live = s.blocks - s.zero_blocks;
+  const bool exact_scales = 10 * inexact <= live;
+  if (is_stochastic(spec.rounding) && is_common(spec) && exact_scales) {
+    c.bias = s.bias();
+    c.bias_error = std::sqrt(s.sum_e2) / s.sum_abs;
+  }
+  // Blocks with an inexact scale may leave the largest code unused; few blocks say little.
+  constexpr std::int64_t kFewestBlocks = 16;
+  if (spec.format == Format::Nvfp4 && is_common(spec) && live - inexact >= kFewestBlocks)
+    c.full_codes = static_cast<double>(s.saturated) / static_cast<double>(live - inexact);
+  return c;
+}
+
 }  // namespace
 
 std::string format_name(const QuantSpec& spec) {
@@ -87,6 +105,7 @@ void QuantMonitor::finish_step(std::int64_t step, Sink& sink) {
     e.amax_drift = drift_[drift_key(where)].push(e.amax);
     sink.on(e);
     for (const AlarmEvent& alarm : monitor_.inspect(e)) sink.on(alarm);
+    if (const auto alarm = check_operand(check_of(step, where, sum.spec, sum.stats), rules_)) sink.on(*alarm);
   }
   for (const auto& [key, sum] : products_) {
     const Gemm gemm = static_cast<Gemm>(key.second);

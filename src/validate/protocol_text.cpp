@@ -40,7 +40,13 @@ json alarms_json(const AlarmRules& a) {
           {"gemm_warning", a.gemm_warning},
           {"gemm_warning_floor", a.gemm_warning_floor},
           {"gemm_fault", a.gemm_fault},
-          {"gemm_fault_floor", a.gemm_fault_floor}};
+          {"gemm_fault_floor", a.gemm_fault_floor},
+          {"gain_fault", a.gain_fault},
+          {"bias_fault", a.bias_fault},
+          {"bias_sigmas", a.bias_sigmas},
+          {"full_codes", a.full_codes},
+          {"gradient_steps", a.gradient_steps},
+          {"gradient_fault", a.gradient_fault}};
 }
 
 json noise_json(const NoiseRule& n) {
@@ -75,7 +81,13 @@ AlarmRules alarms_from(const json& j) {
           .gemm_warning = j.at("gemm_warning"),
           .gemm_warning_floor = j.at("gemm_warning_floor"),
           .gemm_fault = j.at("gemm_fault"),
-          .gemm_fault_floor = j.at("gemm_fault_floor")};
+          .gemm_fault_floor = j.at("gemm_fault_floor"),
+          .gain_fault = j.at("gain_fault"),
+          .bias_fault = j.at("bias_fault"),
+          .bias_sigmas = j.at("bias_sigmas"),
+          .full_codes = j.at("full_codes"),
+          .gradient_steps = j.at("gradient_steps"),
+          .gradient_fault = j.at("gradient_fault")};
 }
 
 }  // namespace

@@ -22,15 +22,17 @@ struct ArmLog {
   std::string init;
   std::map<std::int64_t, std::uint64_t> batches;
   BaselineLosses losses;
+  std::vector<double> grad_norms;  ///< of step 1, 2, ...
 };
 
 ArmLog read_log(const std::filesystem::path& path) {
   const RunLog events = read_run_log(path);
-  ArmLog log{.init = events.header.init, .batches = {}, .losses = {}};
+  ArmLog log{.init = events.header.init, .batches = {}, .losses = {}, .grad_norms = {}};
   for (const EvalEvent& e : events.evaluations) log.losses.val[e.step] = e.loss;
   for (const TrainEvent& e : events.train) {
     log.losses.train[e.step] = e.loss;
     log.batches[e.step] = e.batch_hash;
+    log.grad_norms.push_back(e.grad_norm);
   }
   return log;
 }
@@ -91,6 +93,7 @@ class Arms {
       baseline_log_ = log;
     } else {
       require_paired(baseline_, baseline_log_, arm, log);
+      compare_gradients(arm, log, console);
     }
     return true;
   }
@@ -129,6 +132,16 @@ class Arms {
       if (console) console->on(alarm);
     }
     return true;
+  }
+
+  /// At equal weights and batches the gradients are nearly equal, whatever the precision: a candidate whose
+  /// gradients are not is faulty, even where the optimizer hides it and the losses look well.
+  void compare_gradients(const ArmSpec& arm, const ArmLog& log, const std::shared_ptr<ConsoleSink>& console) {
+    auto alarm = check_gradient_norms(baseline_log_.grad_norms, log.grad_norms, protocol_.alarms);
+    if (!alarm) return;
+    alarm->arm = arm.directory;
+    if (console) console->on(*alarm);
+    evidence.alarms.push_back(*std::move(alarm));
   }
 
   bool should_stop(AbortMonitor& abort, const ArmSpec& arm, const EvalEvent& e) {
