@@ -23,6 +23,11 @@ step "ThreadSanitizer" built_and_tested tsan
 step "warnings are errors (dev)" compiled dev
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   step "CUDA compile, every architecture" compiled cuda-compile-all
+  if command -v cuobjdump >/dev/null || [ -x /usr/local/cuda/bin/cuobjdump ]; then
+    step "FP4 conversions are instructions" tools/check_sass.sh
+  else
+    results+=("absent FP4 conversions in machine code: there is no cuobjdump on this machine")
+  fi
 else
   results+=("absent CUDA compile: there is no nvcc on this machine")
 fi
