@@ -264,19 +264,28 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Problem a) {
   write_tile<M, D>(acc, factor, a.out, start, first, a.seq_len, h, a.width);
 }
 
-/// delta[h, t] = out[t, h] . dout[t, h], a warp each.
+/// delta[h, t] = out[t, h] . dout[t, h], a thread each, added in the order of dot_tiles: where a query sees
+/// one key only, out is that key's value, and dP - delta is then exactly zero as it should be.
 __global__ void __launch_bounds__(kThreads) delta_kernel(Problem a, float* delta_HT) {
   const std::int64_t tokens = a.sequences * a.seq_len;
-  const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= tokens * a.heads) return;
   const std::int64_t t = i / a.heads;
   const int h = static_cast<int>(i % a.heads);
   const std::int64_t out = a.out.at(t, h), dout = a.dout.at(t, h);
   float sum = 0;
-  for (int d = threadIdx.x % kWarp; d < a.width; d += kWarp)
-    sum = fmaf(a.out.get(out + d), a.dout.get(dout + d), sum);
-  sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) delta_HT[h * tokens + t] = sum;
+  if (a.out.fours && a.dout.fours) {
+    for (int d = 0; d < a.width; d += 4) {
+      float x[4], y[4];
+      a.out.get4(out + d, x);
+      a.dout.get4(dout + d, y);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sum = fmaf(x[c], y[c], sum);
+    }
+  } else {
+    for (int d = 0; d < a.width; ++d) sum = fmaf(a.out.get(out + d), a.dout.get(dout + d), sum);
+  }
+  delta_HT[h * tokens + t] = sum;
 }
 
 /// s and dp (dot products, own rows against other columns) become probabilities and the gradient of scores.
@@ -426,8 +435,8 @@ void own_attention(Stream& stream, const AttentionBackward& args) {
   a.dk = heads_of(args.dk_TGD);
   a.dv = heads_of(args.dv_TGD);
   a.delta_HT = delta_HT;
-  launch(stream, "attention_backward", delta_kernel, dim3(blocks_for(rows, kThreads / kWarp)), dim3(kThreads),
-         0, a, delta_HT);
+  launch(stream, "attention_backward", delta_kernel, dim3(blocks_for(rows, kThreads)), dim3(kThreads), 0, a,
+         delta_HT);
   if (a.width <= 64)
     backward_tiles<4, 64>(stream, a);
   else if (a.width <= 128)
