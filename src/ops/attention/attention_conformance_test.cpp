@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "ops/attention/attention.h"
 #include "ops/conformance.h"
+
+#ifdef NIBBLE_WITH_CUDA
+#include "ops/attention/attention_cuda.h"
+#endif
 
 namespace nibble {
 namespace {
@@ -121,6 +126,22 @@ TEST(Conformance, attention_backward) {
       return backward_of(c, s, Bound::of(fp32_bound(s), kGradientGpu));
     });
 }
+
+#ifdef NIBBLE_WITH_CUDA
+// Own kernels compute these shapes too, many times slower and within the narrower bound: without this test
+// nobody would see that the library is not asked any more.
+TEST(AttentionEngine, CudnnTakesTheTrainingShapesWhereItIsInstalled) {
+  if (conformance::gpu() == nullptr) return;
+  Stream stream(BackendKind::Cuda, *conformance::gpu(), 1);
+  if (cuda_device(stream).attached<cuda::CudnnAttention>().version().empty()) return;
+  for (const Shape& s : kTrainingShapes) {
+    Case c(*conformance::gpu(), 1, DType::BF16, 0);
+    const Bound any = Bound::same_bytes();
+    EXPECT_THAT(cuda::attention_engine(stream, forward_of(c, s, any, any)), testing::StartsWith("cudnn"));
+    EXPECT_THAT(cuda::attention_engine(stream, backward_of(c, s, any)), testing::StartsWith("cudnn"));
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace nibble
