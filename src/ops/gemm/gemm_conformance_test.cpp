@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/conformance.h"
 #include "ops/gemm/gemm.h"
+#ifdef NIBBLE_WITH_CUDA
+#include "ops/gemm/gemm_kernels_cuda.h"
+#endif
 
 namespace nibble {
 namespace {
@@ -28,32 +31,44 @@ Bound sum_bound(std::int64_t K) {
   return Bound::of(kBound * std::sqrt(std::max(1.0, static_cast<double>(K) / 64)));
 }
 
-TEST(Conformance, matmul) {
-  for (const Shape& s : kShapes)
-    for (int layout = 0; layout < 4; ++layout)
-      for (int form = 0; form < 5; ++form) {
-        const bool scaled = form >= 1 && form <= 3, bias = form == 2, accumulate = form == 3;
-        compare<MatMul>(
-            matmul, fmt::format("M={} N={} K={} layout={} form={}", s.M, s.N, s.K, layout, form),
-            [&](Case& c) {
-              MatMul g{.a_MK = operand(c, (layout & 1) != 0, s.M, s.K),
-                       .b_NK = operand(c, (layout & 2) != 0, s.N, s.K),
-                       .c_MN = accumulate ? RealView(c.output_f32("c", sum_bound(s.K), s.M, s.N))
-                                          : c.output("c", sum_bound(s.K), s.M, s.N)};
-              if (scaled) {
-                g.a_scale = c.input_f32(0, 3.5, 1).data();
-                g.b_scale = c.input_f32(0, 0.3, 1).data();
-                g.inverse_range = 0.7f;
-              }
-              if (form == 4) g.b_scale = c.input_f32(0, 0.3, 1).data();  // alpha is this number
-              if (bias) g.bias_N = c.input_f32(1, 0, s.N);
-              if (accumulate) g.beta = 1;
-              return g;
-            },
-            // Without BF16 in hardware the operands are widened, and oneDNN adds FP32 in another order.
-            {.same_levels = false});
-      }
+void compare_forms(const Op<MatMul>& op, const Shape& s) {
+  for (int layout = 0; layout < 4; ++layout)
+    for (int form = 0; form < 5; ++form) {
+      const bool scaled = form >= 1 && form <= 3, bias = form == 2, accumulate = form == 3;
+      compare<MatMul>(
+          op, fmt::format("M={} N={} K={} layout={} form={}", s.M, s.N, s.K, layout, form),
+          [&](Case& c) {
+            MatMul g{.a_MK = operand(c, (layout & 1) != 0, s.M, s.K),
+                     .b_NK = operand(c, (layout & 2) != 0, s.N, s.K),
+                     .c_MN = accumulate ? RealView(c.output_f32("c", sum_bound(s.K), s.M, s.N))
+                                        : c.output("c", sum_bound(s.K), s.M, s.N)};
+            if (scaled) {
+              g.a_scale = c.input_f32(0, 3.5, 1).data();
+              g.b_scale = c.input_f32(0, 0.3, 1).data();
+              g.inverse_range = 0.7f;
+            }
+            if (form == 4) g.b_scale = c.input_f32(0, 0.3, 1).data();  // alpha is this number
+            if (bias) g.bias_N = c.input_f32(1, 0, s.N);
+            if (accumulate) g.beta = 1;
+            return g;
+          },
+          // Without BF16 in hardware the operands are widened, and oneDNN adds FP32 in another order.
+          {.same_levels = false});
+    }
 }
+
+TEST(Conformance, matmul) {
+  for (const Shape& s : kShapes) compare_forms(matmul, s);
+}
+
+#ifdef NIBBLE_WITH_CUDA
+/// What the library refuses comes to this kernel; here everything does.
+TEST(MatMulConformance, TheKernelWithoutTheLibraryComputesTheSame) {
+  Op<MatMul> direct = matmul;
+  direct.cuda = cuda::multiply_directly;
+  for (const Shape& s : {Shape{1, 1, 1}, {5, 16, 1}, {33, 17, 48}, {130, 70, 37}}) compare_forms(direct, s);
+}
+#endif
 
 /// The stated bound itself, element by element, with BF16 operands on every path that this processor has.
 TEST(MatMulConformance, EveryElementIsWithinTheBoundOfItsOwnSum) {
