@@ -41,6 +41,43 @@ inline void finish_row(const RealView& y, std::int64_t t, const float* buffer) {
     NIBBLE_SIMD_CALL(narrow, buffer, static_cast<bf16*>(y.data()) + t * y.stride(0), y.size(1));
 }
 
+/// A row computed elsewhere, in the type of y.
+inline void write_row(const RealView& y, std::int64_t t, const float* row) {
+  if (y.dtype() == DType::F32)
+    std::copy(row, row + y.size(1), begin_row(y, t, nullptr));
+  else
+    finish_row(y, t, row);
+}
+
+/// The largest magnitude of what an op writes, where the caller asked for it.
+class AmaxPartials {
+ public:
+  AmaxPartials(Stream& stream, std::int64_t rows, float* amax)
+      : amax_(amax),
+        scope_(stream.scratch()),
+        bits_(stream.scratch().take<std::uint32_t>(amax == nullptr ? 0 : tiles_of(rows, kTileRows))) {
+    std::fill(bits_.data(), bits_.data() + bits_.size(0), 0u);
+  }
+
+  /// n numbers of a tile, before they are rounded.
+  void note(std::int64_t tile, const float* x, std::int64_t n) const {
+    if (amax_ != nullptr) bits_(tile) = std::max(bits_(tile), NIBBLE_SIMD_CALL(magnitude_bits_of, x, n));
+  }
+  /// Rounds as the output was: the largest of rounded values is the rounded largest value.
+  void finish(DType written) const {
+    if (amax_ == nullptr) return;
+    std::uint32_t most = 0;
+    for (std::int64_t tile = 0; tile < bits_.size(0); ++tile) most = std::max(most, bits_(tile));
+    const float largest = bits_float(most);
+    *amax_ = written == DType::BF16 ? bf16::nearest(largest).value() : largest;
+  }
+
+ private:
+  float* amax_;
+  ArenaScope scope_;
+  View<std::uint32_t> bits_;
+};
+
 /// Partial sums of columns, one row a tile, added to a vector in tile order when all tiles are done.
 class ColumnPartials {
  public:

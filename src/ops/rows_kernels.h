@@ -15,6 +15,8 @@
   void add_to_double(double* acc, const float* x, std::int64_t n);  \
   /* x += y */                                                      \
   void add_to(float* x, const float* y, std::int64_t n);            \
+  /* the largest magnitude_bits: a NaN above all numbers */         \
+  std::uint32_t magnitude_bits_of(const float* x, std::int64_t n);  \
   /* sum of x[i] y[i] in 16 partial sums that are added pairwise */ \
   float dot(const float* x, const float* y, std::int64_t n);        \
   }

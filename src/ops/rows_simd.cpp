@@ -20,6 +20,15 @@ void add_to(float* __restrict x, const float* __restrict y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
+std::uint32_t magnitude_bits_of(const float* x, std::int64_t n) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t bits = magnitude_bits(x[i]);
+    most = most < bits ? bits : most;
+  }
+  return most;
+}
+
 float dot(const float* x, const float* y, std::int64_t n) {
   using namespace lanes;
   F16 acc = {}, a, b;

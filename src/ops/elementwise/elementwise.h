@@ -21,6 +21,9 @@ struct Cast {
 struct SwiGlu {
   ConstRealView gate_up_T2F;
   RealView y_TF;
+  /// Optional, one number in the backend's memory: the largest |y| as it was stored. A NaN or an infinity in
+  /// y comes out as one (quant/amax.h, NonFinite::Detect), so that a quantiser of y need not look again.
+  float* amax = nullptr;
 };
 struct SwiGluBackward {
   ConstRealView gate_up_T2F, dy_TF;
@@ -31,6 +34,7 @@ struct SwiGluBackward {
 struct SquaredRelu {
   ConstRealView x_TF;
   RealView y_TF;
+  float* amax = nullptr;  ///< optional, as SwiGlu::amax
 };
 struct SquaredReluBackward {
   ConstRealView x_TF, dy_TF;

@@ -9,7 +9,9 @@ using conformance::Bound;
 using conformance::Case;
 using conformance::compare;
 
-constexpr std::int64_t kShapes[][2] = {{1, 1}, {3, 7}, {33, 16}, {70, 50}, {64, 257}};
+// 2048 and 8208: more than a block of a GPU takes of a row, in packs and one by one.
+constexpr std::int64_t kShapes[][2] = {{1, 1},    {3, 7},    {33, 16},  {70, 50},
+                                       {64, 257}, {131, 40}, {5, 2048}, {2, 8208}};
 
 std::string shape(std::int64_t T, std::int64_t D) { return fmt::format("[{}, {}]", T, D); }
 
@@ -28,10 +30,26 @@ TEST(Conformance, cast) {
       });
 }
 
+/// A place for the amax of an output: off by the last bit of a BF16 where that output may be.
+float* amax(Case& c, double relative) {
+  if (relative > 0 && c.storage() == DType::BF16) relative = 0x1p-7;
+  return c.output_f32("amax", Bound::of(relative), 1).data();
+}
+
+TEST(ElementwiseConformance, AddsInEitherType) {
+  for (auto [T, D] : kShapes)
+    for (DType to : {DType::F32, DType::BF16})
+      compare<Add>(add, fmt::format("{} to {}", shape(T, D), name_of(to)), [&](Case& c) {
+        return Add{.x_TD = c.output_as(to, "x", Bound::same_bytes(), T, D), .y_TD = c.input(T, D)};
+      });
+}
+
 TEST(Conformance, swiglu) {
   for (auto [T, F] : kShapes)
     compare<SwiGlu>(swiglu, shape(T, F), [&](Case& c) {
-      return SwiGlu{.gate_up_T2F = c.input(T, 2 * F), .y_TF = c.output("y", Bound::of(4e-7), T, F)};
+      return SwiGlu{.gate_up_T2F = c.input(T, 2 * F),
+                    .y_TF = c.output("y", Bound::of(4e-7), T, F),
+                    .amax = T % 2 == 0 ? nullptr : amax(c, 4e-7)};
     });
 }
 
@@ -47,7 +65,9 @@ TEST(Conformance, swiglu_backward) {
 TEST(Conformance, squared_relu) {
   for (auto [T, F] : kShapes)
     compare<SquaredRelu>(squared_relu, shape(T, F), [&](Case& c) {
-      return SquaredRelu{.x_TF = c.input(T, F), .y_TF = c.output("y", Bound::same_bytes(), T, F)};
+      return SquaredRelu{.x_TF = c.input(T, F),
+                         .y_TF = c.output("y", Bound::same_bytes(), T, F),
+                         .amax = T % 2 == 0 ? nullptr : amax(c, 0)};
     });
 }
 

@@ -15,6 +15,20 @@ void for_rows(Stream& stream, std::int64_t T, std::int64_t n, std::int64_t rows,
   });
 }
 
+/// The same where row(t, out, buffer) computes one row of y, with room for `rows` more.
+template <class F>
+void write_rows(Stream& stream, const RealView& y, float* amax, std::int64_t rows, F&& row) {
+  const std::int64_t T = y.size(0), n = y.size(1);
+  AmaxPartials most(stream, T, amax);
+  for_rows(stream, T, n, rows + 1, [&](std::int64_t t, float* buffer) {
+    float* out = begin_row(y, t, buffer + rows * n);
+    row(t, out, buffer);
+    most.note(t / kTileRows, out, n);
+    finish_row(y, t, out);
+  });
+  most.finish(y.dtype());
+}
+
 }  // namespace
 
 void run(Stream& stream, const Add& a) {
@@ -42,11 +56,9 @@ void run(Stream& stream, const Cast& c) {
 
 void run(Stream& stream, const SwiGlu& s) {
   const std::int64_t F = s.y_TF.size(1);
-  for_rows(stream, s.y_TF.size(0), F, 3, [&](std::int64_t t, float* buffer) {
+  write_rows(stream, s.y_TF, s.amax, 2, [&](std::int64_t t, float* y, float* buffer) {
     const float* gate_up = read_row(s.gate_up_T2F, t, buffer);
-    float* y = begin_row(s.y_TF, t, buffer + 2 * F);
     NIBBLE_SIMD_CALL(swiglu_row, gate_up, gate_up + F, y, F);
-    finish_row(s.y_TF, t, y);
   });
 }
 
@@ -63,11 +75,8 @@ void run(Stream& stream, const SwiGluBackward& s) {
 
 void run(Stream& stream, const SquaredRelu& s) {
   const std::int64_t F = s.x_TF.size(1);
-  for_rows(stream, s.x_TF.size(0), F, 2, [&](std::int64_t t, float* buffer) {
-    const float* x = read_row(s.x_TF, t, buffer);
-    float* y = begin_row(s.y_TF, t, buffer + F);
-    NIBBLE_SIMD_CALL(squared_relu_row, x, y, F);
-    finish_row(s.y_TF, t, y);
+  write_rows(stream, s.y_TF, s.amax, 1, [&](std::int64_t t, float* y, float* buffer) {
+    NIBBLE_SIMD_CALL(squared_relu_row, read_row(s.x_TF, t, buffer), y, F);
   });
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/amax.h"
+
 namespace nibble::ref {
 namespace {
 
@@ -13,6 +15,12 @@ template <class F>
 void each(const Layout& layout, F&& f) {
   for (std::int64_t i = 0; i < layout.size[0]; ++i)
     for (std::int64_t j = 0; j < layout.size[1]; ++j) f(i, j);
+}
+
+void find_amax(const RealView& y, float* amax) {
+  if (amax == nullptr) return;
+  *amax = 0;
+  each(y.layout(), [&](auto t, auto f) { *amax = amax_keeping_nan(*amax, y.get(t, f)); });
 }
 
 }  // namespace
@@ -31,6 +39,7 @@ void run(Stream&, const SwiGlu& s) {
     const double g = s.gate_up_T2F.get(t, f), u = s.gate_up_T2F.get(t, F + f);
     s.y_TF.set(static_cast<float>(g * sigmoid(g) * u), t, f);
   });
+  find_amax(s.y_TF, s.amax);
 }
 
 void run(Stream&, const SwiGluBackward& s) {
@@ -48,6 +57,7 @@ void run(Stream&, const SquaredRelu& s) {
     const float x = std::max(s.x_TF.get(t, f), 0.0f);
     s.y_TF.set(x * x, t, f);
   });
+  find_amax(s.y_TF, s.amax);
 }
 
 void run(Stream&, const SquaredReluBackward& s) {

@@ -9,7 +9,9 @@ using conformance::Bound;
 using conformance::Case;
 using conformance::compare;
 
-constexpr std::int64_t kShapes[][3] = {{1, 1, 1}, {40, 5, 7}, {70, 30, 130}};
+// The last ones: ids that occur hundreds of times, and more columns than a warp takes.
+constexpr std::int64_t kShapes[][3] = {{1, 1, 1},       {40, 5, 7},    {70, 30, 130}, {300, 3, 37},
+                                       {515, 1031, 64}, {130, 2, 768}, {9, 50, 2048}};
 
 TEST(Conformance, embedding) {
   for (auto [T, V, D] : kShapes)
@@ -18,6 +20,16 @@ TEST(Conformance, embedding) {
                        .w_VD = c.input(V, D),
                        .x_TD = c.output("x", Bound::same_bytes(), T, D)};
     });
+}
+
+TEST(EmbeddingConformance, RowsMayHaveAnotherTypeThanTheWeight) {
+  for (auto [T, V, D] : kShapes)
+    for (DType to : {DType::F32, DType::BF16})
+      compare<Embedding>(embedding, fmt::format("T={} V={} D={} to {}", T, V, D, name_of(to)), [&](Case& c) {
+        return Embedding{.ids_T = c.ids(0, static_cast<std::int32_t>(V), T),
+                         .w_VD = c.input(V, D),
+                         .x_TD = c.output_as(to, "x", Bound::same_bytes(), T, D)};
+      });
 }
 
 TEST(Conformance, embedding_backward) {

@@ -9,7 +9,8 @@ using conformance::Bound;
 using conformance::Case;
 using conformance::compare;
 
-constexpr std::int64_t kShapes[][3] = {{1, 1, 1}, {40, 5, 7}, {3, 16, 16}, {70, 300, 320}};
+constexpr std::int64_t kShapes[][3] = {{1, 1, 1},      {40, 5, 7},      {3, 16, 16},
+                                       {70, 300, 320}, {5, 1031, 1031}, {7, 5000, 5120}};
 
 CrossEntropy with_gradient(Case& c, std::int64_t T, std::int64_t vocab, std::int64_t V) {
   return {.logits_TV = c.input_f32(3, 0, T, V),
@@ -24,6 +25,14 @@ TEST(Conformance, cross_entropy) {
   for (auto [T, vocab, V] : kShapes)
     compare<CrossEntropy>(cross_entropy, fmt::format("T={} vocab={} V={}", T, vocab, V),
                           [&](Case& c) { return with_gradient(c, T, vocab, V); });
+}
+
+TEST(CrossEntropyConformance, LargeLogitsAndOneThatWins) {
+  compare<CrossEntropy>(cross_entropy, "logits of size 1000", [&](Case& c) {
+    CrossEntropy op = with_gradient(c, 6, 500, 512);
+    op.logits_TV = c.input_f32(300, -1000, 6, 512);
+    return op;
+  });
 }
 
 TEST(CrossEntropyConformance, InPlaceAndWithoutGradient) {

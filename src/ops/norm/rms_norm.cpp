@@ -15,6 +15,18 @@ void check(const RmsNorm& n) {
   expect_rows(op, "rstd", n.rstd_T.layout(), {T});
 }
 
+void check(const AddRmsNorm& n) {
+  constexpr std::string_view op = "add_rms_norm";
+  nibble::check(n.x_TD.rank() == 2, "{}: x has {} axes, but needs 2", op, n.x_TD.rank());
+  const std::int64_t T = n.x_TD.size(0), D = n.x_TD.size(1);
+  expect_rows(op, "x", n.x_TD.layout(), {T, D});
+  expect_rows(op, "y", n.y_TD.layout(), {T, D});
+  expect_rows(op, "sum", n.sum_TD.layout(), {T, D});
+  expect_rows(op, "w", n.w_D.layout(), {D});
+  expect_rows(op, "normed", n.normed_TD.layout(), {T, D});
+  expect_rows(op, "rstd", n.rstd_T.layout(), {T});
+}
+
 void check(const RmsNormBackward& n) {
   constexpr std::string_view op = "rms_norm_backward";
   nibble::check(n.x_TD.rank() == 2, "{}: x has {} axes, but needs 2", op, n.x_TD.rank());
@@ -25,6 +37,7 @@ void check(const RmsNormBackward& n) {
   expect_rows(op, "dy", n.dy_TD.layout(), {T, D});
   expect_rows(op, "dx", n.dx_TD.layout(), {T, D});
   expect_rows(op, "dw", n.dw_D.layout(), {D});
+  if (!n.dx_copy_TD.empty()) expect_rows(op, "dx_copy", n.dx_copy_TD.layout(), {T, D});
 }
 
 void check(const GatedRmsNorm& n) {

@@ -13,6 +13,21 @@ struct RmsNorm {
   RealView y_TD;
   View<float> rstd_T;  ///< kept for the backward pass
   float eps = 1e-5f;   ///< in units of x^2
+  /// Optional, one number in the backend's memory: the largest |y| as it was stored. A NaN or an infinity in
+  /// y comes out as one (quant/amax.h, NonFinite::Detect), so that a quantiser of y need not look again.
+  float* amax = nullptr;
+};
+
+/// The residual add and the norm that follows it, reading x and y once:
+///   sum[t,d] = x[t,d] + y[t,d], rounded to sum's type;  normed = rms_norm(sum), from the rounded sum
+struct AddRmsNorm {
+  ConstRealView x_TD, y_TD;
+  RealView sum_TD;  ///< may be the memory of x or of y, where the types agree
+  View<const float> w_D;
+  RealView normed_TD;
+  View<float> rstd_T;
+  float eps = 1e-5f;
+  float* amax = nullptr;  ///< optional: of normed, as RmsNorm::amax
 };
 
 /// dx[t,d] += rstd (g - xhat mean_d(g xhat)),  g = dy w,  xhat = x rstd;   dw[d] += sum over t of dy xhat
@@ -22,6 +37,8 @@ struct RmsNormBackward {
   ConstRealView dy_TD;
   View<float> dx_TD;  ///< += : the gradient of the residual stream is summed in FP32
   View<float> dw_D;   ///< +=
+  /// Optional: dx after the addition, rounded to this type. It is what the next sublayer's backward reads.
+  RealView dx_copy_TD{};
 };
 
 /// The gated norm of Mamba-2, gate first: r = y * silu(z);  out = r * rstd * w, where rstd is over each of
@@ -45,6 +62,7 @@ struct GatedRmsNormBackward {
 };
 
 NIBBLE_OP(RmsNorm, rms_norm)
+NIBBLE_OP(AddRmsNorm, add_rms_norm)
 NIBBLE_OP(RmsNormBackward, rms_norm_backward)
 NIBBLE_OP(GatedRmsNorm, gated_rms_norm)
 NIBBLE_OP(GatedRmsNormBackward, gated_rms_norm_backward)

@@ -13,9 +13,21 @@ struct Shape {
   std::int64_t T, D;
   int groups;
 };
-constexpr Shape kShapes[] = {{1, 1, 1}, {3, 7, 1}, {33, 16, 1}, {70, 48, 3}, {65, 258, 2}};
+// From 512 on: one for every way a GPU lays a row over threads, with rows that do not fill the last tile.
+constexpr Shape kShapes[] = {{1, 1, 1},     {3, 7, 1},     {33, 16, 1},  {70, 48, 3},
+                             {65, 258, 2},  {19, 37, 1},   {37, 768, 1}, {9, 512, 1},
+                             {18, 2048, 1}, {17, 2048, 4}, {3, 2304, 1}, {2, 8200, 1}};
+
+/// For what only some of the kernels' paths can get wrong.
+constexpr Shape kFewShapes[] = {{19, 37, 1}, {37, 768, 1}, {18, 2048, 1}};
 
 std::string text(const Shape& s) { return fmt::format("[{}, {}] groups={}", s.T, s.D, s.groups); }
+
+/// A place for the amax of an output: off by the last bit of a BF16 where that output is.
+float* amax(Case& c) {
+  const double relative = c.storage() == DType::BF16 ? 0x1p-7 : 1e-6;
+  return c.output_f32("amax", Bound::of(relative), 1).data();
+}
 
 TEST(Conformance, rms_norm) {
   for (const Shape& s : kShapes)
@@ -23,8 +35,52 @@ TEST(Conformance, rms_norm) {
       return RmsNorm{.x_TD = c.input(s.T, s.D),
                      .w_D = c.input_f32(1, 0, s.D),
                      .y_TD = c.output("y", Bound::of(1e-6), s.T, s.D),
-                     .rstd_T = c.output_f32("rstd", Bound::of(1e-6), s.T)};
+                     .rstd_T = c.output_f32("rstd", Bound::of(1e-6), s.T),
+                     .amax = s.T % 2 == 0 ? nullptr : amax(c)};
     });
+}
+
+AddRmsNorm add_norm(Case& c, const Shape& s, DType residual) {
+  return {.x_TD = c.output_as(residual, "x", Bound::same_bytes(), s.T, s.D),
+          .y_TD = c.output("y", Bound::same_bytes(), s.T, s.D),
+          .sum_TD = c.output_as(residual, "sum", Bound::same_bytes(), s.T, s.D),
+          .w_D = c.input_f32(1, 0, s.D),
+          .normed_TD = c.output("normed", Bound::of(1e-6), s.T, s.D),
+          .rstd_T = c.output_f32("rstd", Bound::of(1e-6), s.T),
+          .amax = amax(c)};
+}
+
+TEST(Conformance, add_rms_norm) {
+  for (const Shape& s : kShapes)
+    for (DType residual : {DType::F32, DType::BF16})
+      compare<AddRmsNorm>(add_rms_norm, fmt::format("{} residual={}", text(s), name_of(residual)),
+                          [&](Case& c) { return add_norm(c, s, residual); });
+}
+
+TEST(RmsNormConformance, TheSumMayTakeThePlaceOfEitherTerm) {
+  for (const Shape& s : kFewShapes)
+    for (bool first : {false, true})
+      compare<AddRmsNorm>(add_rms_norm, fmt::format("{} in place of {}", text(s), first ? "x" : "y"),
+                          [&](Case& c) {
+                            AddRmsNorm op = add_norm(c, s, c.storage());
+                            const RealView shared = c.output("shared", Bound::same_bytes(), s.T, s.D);
+                            op.sum_TD = shared;
+                            (first ? op.x_TD : op.y_TD) = shared;
+                            return op;
+                          });
+}
+
+TEST(RmsNormConformance, ColumnsOfAWiderMatrix) {
+  const Shape s{21, 256, 1};
+  compare<RmsNorm>(rms_norm, "columns 64 to 320 of 400",
+                   [&](Case& c) {
+                     return RmsNorm{.x_TD = c.input(s.T, 400).cols(64, s.D),
+                                    .w_D = c.input_f32(1, 0, s.D),
+                                    .y_TD = c.output("y", Bound::of(1e-6), s.T, 400).cols(64, s.D),
+                                    .rstd_T = c.output_f32("rstd", Bound::of(1e-6), s.T),
+                                    .amax = amax(c)};
+                   },
+                   {.strided = false});
 }
 
 TEST(Conformance, rms_norm_backward) {
@@ -37,6 +93,24 @@ TEST(Conformance, rms_norm_backward) {
                              .dx_TD = c.output_f32("dx", Bound::of(2e-6), s.T, s.D),
                              .dw_D = c.output_f32("dw", Bound::of(2e-6), s.D)};
     });
+}
+
+TEST(RmsNormConformance, BackwardWithACopyOfTheGradient) {
+  for (const Shape& s : kFewShapes)
+    for (DType residual : {DType::F32, DType::BF16})
+      for (DType copy : {DType::F32, DType::BF16})
+        compare<RmsNormBackward>(
+            rms_norm_backward,
+            fmt::format("{} residual={} copy={}", text(s), name_of(residual), name_of(copy)), [&](Case& c) {
+              const RealView x = c.output_as(residual, "x", Bound::same_bytes(), s.T, s.D);
+              return RmsNormBackward{.x_TD = x,
+                                     .w_D = c.input_f32(1, 0, s.D),
+                                     .rstd_T = c.input_f32(0.1, 1, s.T),
+                                     .dy_TD = c.input(s.T, s.D),
+                                     .dx_TD = c.output_f32("dx", Bound::of(2e-6), s.T, s.D),
+                                     .dw_D = c.output_f32("dw", Bound::of(2e-6), s.D),
+                                     .dx_copy_TD = c.output_as(copy, "dx_copy", Bound::of(2e-6), s.T, s.D)};
+            });
 }
 
 TEST(Conformance, gated_rms_norm) {

@@ -4,17 +4,48 @@
 #include "ops/rows.h"
 
 namespace nibble::cpu {
+namespace {
+
+/// Rows that row(t, buffer) hands over, normalised. The buffer has room for two rows.
+template <class F>
+void norm_rows(Stream& stream, const View<const float>& w_D, const RealView& y_TD, const View<float>& rstd_T,
+               float eps, float* amax, F&& row) {
+  const std::int64_t T = y_TD.size(0), D = y_TD.size(1);
+  AmaxPartials most(stream, T, amax);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer(static_cast<std::size_t>(3 * D));
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* x = row(t, buffer.data());
+      float* y = begin_row(y_TD, t, buffer.data() + 2 * D);
+      rstd_T(t) = NIBBLE_SIMD_CALL(norm_row, x, w_D.data(), y, D, eps);
+      most.note(tile, y, D);
+      finish_row(y_TD, t, y);
+    }
+  });
+  most.finish(y_TD.dtype());
+}
+
+}  // namespace
 
 void run(Stream& stream, const RmsNorm& n) {
-  const std::int64_t T = n.x_TD.size(0), D = n.x_TD.size(1);
-  for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    std::vector<float> buffer(static_cast<std::size_t>(2 * D));
-    for (std::int64_t t = begin; t < end; ++t) {
-      const float* x = read_row(n.x_TD, t, buffer.data());
-      float* y = begin_row(n.y_TD, t, buffer.data() + D);
-      n.rstd_T(t) = NIBBLE_SIMD_CALL(norm_row, x, n.w_D.data(), y, D, n.eps);
-      finish_row(n.y_TD, t, y);
+  norm_rows(stream, n.w_D, n.y_TD, n.rstd_T, n.eps, n.amax,
+            [&](std::int64_t t, float* buffer) { return read_row(n.x_TD, t, buffer); });
+}
+
+void run(Stream& stream, const AddRmsNorm& n) {
+  const std::int64_t D = n.x_TD.size(1);
+  norm_rows(stream, n.w_D, n.normed_TD, n.rstd_T, n.eps, n.amax, [&](std::int64_t t, float* buffer) {
+    // The sum may be x's or y's own row, so it is made in the buffer.
+    const float* x = read_row(n.x_TD, t, buffer);
+    if (x != buffer) std::copy(x, x + D, buffer);
+    NIBBLE_SIMD_CALL(add_to, buffer, read_row(n.y_TD, t, buffer + D), D);
+    if (n.sum_TD.dtype() == DType::F32) {
+      std::copy(buffer, buffer + D, begin_row(n.sum_TD, t, nullptr));
+    } else {
+      finish_row(n.sum_TD, t, buffer);
+      read_row(n.sum_TD, t, buffer);  // as it was rounded
     }
+    return static_cast<const float*>(buffer);
   });
 }
 
@@ -28,6 +59,7 @@ void run(Stream& stream, const RmsNormBackward& n) {
       const float* x = read_row(n.x_TD, t, buffer.data());
       const float* dy = read_row(n.dy_TD, t, buffer.data() + D);
       NIBBLE_SIMD_CALL(norm_row_backward, x, n.w_D.data(), dy, n.rstd_T(t), &n.dx_TD(t, 0), dw_tile, D);
+      if (!n.dx_copy_TD.empty()) write_row(n.dx_copy_TD, t, &n.dx_TD(t, 0));
     }
   });
   dw.add_to(n.dw_D);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "quant/amax.h"
+
 namespace nibble::ref {
 namespace {
 
@@ -24,6 +26,21 @@ void run(Stream&, const RmsNorm& n) {
     for (std::int64_t d = 0; d < D; ++d)
       n.y_TD.set(static_cast<float>(n.x_TD.get(t, d) * rstd * n.w_D(d)), t, d);
   }
+  if (n.amax == nullptr) return;
+  *n.amax = 0;
+  for (std::int64_t t = 0; t < T; ++t)
+    for (std::int64_t d = 0; d < D; ++d) *n.amax = amax_keeping_nan(*n.amax, n.y_TD.get(t, d));
+}
+
+void run(Stream& stream, const AddRmsNorm& n) {
+  for (std::int64_t t = 0; t < n.x_TD.size(0); ++t)
+    for (std::int64_t d = 0; d < n.x_TD.size(1); ++d) n.sum_TD.set(n.x_TD.get(t, d) + n.y_TD.get(t, d), t, d);
+  run(stream, RmsNorm{.x_TD = n.sum_TD,
+                      .w_D = n.w_D,
+                      .y_TD = n.normed_TD,
+                      .rstd_T = n.rstd_T,
+                      .eps = n.eps,
+                      .amax = n.amax});
 }
 
 void run(Stream&, const RmsNormBackward& n) {
@@ -38,6 +55,7 @@ void run(Stream&, const RmsNormBackward& n) {
     for (std::int64_t d = 0; d < D; ++d) {
       const double xhat = n.x_TD.get(t, d) * rstd, dy = n.dy_TD.get(t, d);
       n.dx_TD(t, d) = static_cast<float>(n.dx_TD(t, d) + rstd * (dy * n.w_D(d) - xhat * mean));
+      if (!n.dx_copy_TD.empty()) n.dx_copy_TD.set(n.dx_TD(t, d), t, d);
       dw[static_cast<std::size_t>(d)] += dy * xhat;
     }
   }

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/any_rows.cuh"
+#include "ops/elementwise/elementwise.h"
+#include "ops/second_stage.h"
+
+/// Maps of one to three matrices to one or two. Floors at T = 16384, D or F = 2048 and 4.2 TB/s, BF16:
+/// add 6 bytes an element, 201 MB, 48 us; cast of FP32 to BF16 the same; squared_relu 4 bytes, 134 MB, 32 us;
+/// its backward 6 bytes, 48 us; swiglu 6 bytes, 48 us; its backward 10 bytes, 336 MB, 80 us. Exponentials
+/// cost about 25 instructions an element, where the memory leaves time for 40 and more.
+namespace nibble::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPacksEach = 4;  ///< packs of every input that a thread asks for before it waits for one
+
+/// A map: `kIn` numbers to `kOut`.
+struct AddMap {
+  static constexpr int kIn = 2, kOut = 1;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) { out[0] = in[0] + in[1]; }
+};
+struct CastMap {
+  static constexpr int kIn = 1, kOut = 1;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) { out[0] = in[0]; }
+};
+struct SwiGluMap {
+  static constexpr int kIn = 2, kOut = 1;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    out[0] = in[0] * sigmoid(in[0]) * in[1];
+  }
+};
+struct SwiGluBackwardMap {
+  static constexpr int kIn = 3, kOut = 2;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    const float g = in[0], u = in[1], dy = in[2], s = sigmoid(g);
+    out[0] = dy * u * s * (1.0f + g * (1.0f - s));
+    out[1] = dy * g * s;
+  }
+};
+/// Written so that a NaN stays one.
+__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
+struct SquaredReluMap {
+  static constexpr int kIn = 1, kOut = 1;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    const float r = relu(in[0]);
+    out[0] = r * r;
+  }
+};
+struct SquaredReluBackwardMap {
+  static constexpr int kIn = 2, kOut = 1;
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    out[0] = 2.0f * relu(in[0]) * in[1];
+  }
+};
+
+template <class Map>
+struct Operands {
+  AnyRows in[Map::kIn], out[Map::kOut];
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t blocks_per_row = 0;
+  std::uint32_t* amax = nullptr;  ///< one place a block, or null; of out[0]
+};
+
+/// All inputs stored as In, all outputs as Out, everything in packs. A block has kThreads * kPacksEach packs
+/// of one row.
+template <class Map, class In, class Out>
+__global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
+  constexpr int kPack = kPackOf<In, Out>;
+  const std::int64_t row = blockIdx.x / o.blocks_per_row;
+  const std::int64_t first =
+      (blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach * kPack) + threadIdx.x * kPack;
+  Stored<In, kPack> in[kPacksEach][Map::kIn];
+#pragma unroll
+  for (int p = 0; p < kPacksEach; ++p) {
+    const std::int64_t column = first + p * kThreads * kPack;
+    if (column >= o.columns) break;
+#pragma unroll
+    for (int k = 0; k < Map::kIn; ++k) in[p][k].load(o.in[k].template at<In>(row, column));
+  }
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int p = 0; p < kPacksEach; ++p) {
+    const std::int64_t column = first + p * kThreads * kPack;
+    if (column >= o.columns) break;
+    float out[Map::kOut][kPack];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      float x[Map::kIn], y[Map::kOut];
+#pragma unroll
+      for (int k = 0; k < Map::kIn; ++k) x[k] = in[p][k][i];
+      Map::apply(x, y);
+#pragma unroll
+      for (int k = 0; k < Map::kOut; ++k) out[k][i] = y[k];
+      most = max(most, magnitude_bits(y[0]));
+    }
+#pragma unroll
+    for (int k = 0; k < Map::kOut; ++k) store_pack(o.out[k].template at<Out>(row, column), out[k]);
+  }
+  if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
+}
+
+/// Any types, strides and sizes.
+template <class Map>
+__global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o) {
+  const std::int64_t row = blockIdx.x / o.blocks_per_row;
+  std::int64_t column = (blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach) + threadIdx.x;
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int p = 0; p < kPacksEach; ++p, column += kThreads) {
+    if (column >= o.columns) break;
+    float x[Map::kIn], y[Map::kOut];
+#pragma unroll
+    for (int k = 0; k < Map::kIn; ++k) x[k] = o.in[k].get(row, column);
+    Map::apply(x, y);
+#pragma unroll
+    for (int k = 0; k < Map::kOut; ++k) o.out[k].set(row, column, y[k]);
+    most = max(most, magnitude_bits(y[0]));
+  }
+  if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
+}
+
+/// Launches one of the two kernels, with `each` elements of a row a block.
+template <class Map>
+void launch_map(Stream& stream, std::string_view op, void (*kernel)(Operands<Map>), Operands<Map> o,
+                std::int64_t each, float* amax) {
+  o.blocks_per_row = std::max<std::int64_t>(1, (o.columns + each - 1) / each);
+  const std::int64_t blocks = o.rows * o.blocks_per_row;
+  const ArenaScope scope(stream.scratch());
+  View<std::uint32_t> partial;
+  if (amax != nullptr) partial = stream.scratch().take<std::uint32_t>(blocks);
+  o.amax = partial.data();
+  launch(stream, op, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, o);
+  if (amax != nullptr) finish_amax(stream, op, partial, o.out[0].is_bf16, amax);
+}
+
+/// Rows that lie one after the other in every matrix are one long row: no block is then half empty.
+template <class Map>
+void join_rows(Operands<Map>& o) {
+  bool joined = true;
+  for (const AnyRows& v : o.in) joined = joined && v.stride == o.columns;
+  for (const AnyRows& v : o.out) joined = joined && v.stride == o.columns;
+  if (!joined) return;
+  o.columns *= o.rows;
+  o.rows = o.columns == 0 ? 0 : 1;
+}
+
+/// Whether all packs of eight (which suits either type) lie as map_kernel needs them.
+template <class Map>
+bool all_packs(const Operands<Map>& o) {
+  const auto fits = [&](const AnyRows& v) {
+    return aligned(v.data) && (o.rows <= 1 || v.stride % 8 == 0) && o.columns % 8 == 0;
+  };
+  return std::all_of(std::begin(o.in), std::end(o.in), fits) &&
+         std::all_of(std::begin(o.out), std::end(o.out), fits);
+}
+
+template <class Map>
+void run_map(Stream& stream, std::string_view op, Operands<Map> o, float* amax = nullptr) {
+  join_rows(o);
+  bool in_bf16 = true, in_f32 = true, out_bf16 = true, out_f32 = true;
+  for (const AnyRows& v : o.in) (v.is_bf16 ? in_f32 : in_bf16) = false;
+  for (const AnyRows& v : o.out) (v.is_bf16 ? out_f32 : out_bf16) = false;
+  constexpr bool kCast = std::is_same_v<Map, CastMap>;
+  const auto packs = [&](auto in, auto out) {
+    using In = decltype(in);
+    using Out = decltype(out);
+    launch_map<Map>(stream, op, map_kernel<Map, In, Out>, o, kThreads * kPacksEach * kPackOf<In, Out>, amax);
+  };
+  if (all_packs(o)) {
+    if (in_bf16 && out_bf16) return packs(bf16{}, bf16{});
+    if (in_f32 && out_f32) return packs(float{}, float{});
+    if constexpr (kCast) return in_f32 ? packs(float{}, bf16{}) : packs(bf16{}, float{});
+  }
+  launch_map<Map>(stream, op, any_map_kernel<Map>, o, kThreads * kPacksEach, amax);
+}
+
+/// The matrix's columns from `begin` on, of which an operand uses as many as it needs.
+AnyRows columns_from(const ConstRealView& v, std::int64_t begin) {
+  return v.slice(1, begin, v.size(1) - begin);
+}
+
+constexpr int kSumRows = 128;  ///< of a tile of column_sum
+constexpr int kWarps = kThreads / kWarp;
+
+/// Column sums of a tile of rows: each lane has a pack of columns, each warp every eighth row.
+template <class T, int kPack>
+__global__ void __launch_bounds__(kThreads)
+    column_sum_kernel(const AnyRows x, std::int64_t rows, std::int64_t columns, float* partial) {
+  constexpr int kColumns = kWarp * kPack;
+  __shared__ float sums[kWarps][kColumns];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSumRows;
+  const std::int64_t end = min(rows, begin + kSumRows);
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kColumns;
+  float sum[kPack] = {};
+  if (first + lane * kPack < columns) {
+#pragma unroll 4
+    for (std::int64_t r = begin + warp; r < end; r += kWarps) {
+      Stored<T, kPack> v;
+      v.load(x.at<T>(r, first + lane * kPack));
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[i] += v[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) sums[warp][lane * kPack + i] = sum[i];
+  __syncthreads();
+  const std::int64_t column = first + threadIdx.x;
+  if (threadIdx.x >= kColumns || column >= columns) return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += sums[w][threadIdx.x];
+  partial[blockIdx.x * columns + column] = total;
+}
+
+template <class T, int kPack>
+void launch_column_sum(Stream& stream, const ColumnSum& c) {
+  constexpr std::string_view op = "column_sum";
+  const std::int64_t T_ = c.x_TN.size(0), N = c.x_TN.size(1);
+  const unsigned tiles = blocks_for(T_, kSumRows);
+  const ArenaScope scope(stream.scratch());
+  const View<float> partial = stream.scratch().take<float>(tiles, N);
+  launch(stream, op, column_sum_kernel<T, kPack>, dim3(tiles, blocks_for(N, kWarp * kPack)), dim3(kThreads),
+         0, AnyRows(c.x_TN), T_, N, partial.data());
+  add_column_partials(stream, op, partial, c.sum_N);
+}
+
+}  // namespace
+
+void run(Stream& stream, const Add& a) {
+  run_map<AddMap>(
+      stream, "add",
+      {.in = {a.x_TD, a.y_TD}, .out = {a.x_TD}, .rows = a.x_TD.size(0), .columns = a.x_TD.size(1)});
+}
+
+void run(Stream& stream, const Cast& c) {
+  run_map<CastMap>(stream, "cast",
+                   {.in = {c.in_TD}, .out = {c.out_TD}, .rows = c.in_TD.size(0), .columns = c.in_TD.size(1)});
+}
+
+void run(Stream& stream, const SwiGlu& s) {
+  const std::int64_t F = s.y_TF.size(1);
+  run_map<SwiGluMap>(stream, "swiglu",
+                     {.in = {columns_from(s.gate_up_T2F, 0), columns_from(s.gate_up_T2F, F)},
+                      .out = {s.y_TF},
+                      .rows = s.y_TF.size(0),
+                      .columns = F},
+                     s.amax);
+}
+
+void run(Stream& stream, const SwiGluBackward& s) {
+  const std::int64_t F = s.dy_TF.size(1);
+  run_map<SwiGluBackwardMap>(stream, "swiglu_backward",
+                             {.in = {columns_from(s.gate_up_T2F, 0), columns_from(s.gate_up_T2F, F), s.dy_TF},
+                              .out = {columns_from(s.dgate_up_T2F, 0), columns_from(s.dgate_up_T2F, F)},
+                              .rows = s.dy_TF.size(0),
+                              .columns = F});
+}
+
+void run(Stream& stream, const SquaredRelu& s) {
+  run_map<SquaredReluMap>(
+      stream, "squared_relu",
+      {.in = {s.x_TF}, .out = {s.y_TF}, .rows = s.x_TF.size(0), .columns = s.x_TF.size(1)}, s.amax);
+}
+
+void run(Stream& stream, const SquaredReluBackward& s) {
+  run_map<SquaredReluBackwardMap>(
+      stream, "squared_relu_backward",
+      {.in = {s.x_TF, s.dy_TF}, .out = {s.dx_TF}, .rows = s.x_TF.size(0), .columns = s.x_TF.size(1)});
+}
+
+void run(Stream& stream, const ColumnSum& c) {
+  const bool packs = in_packs<8>(c.x_TN, c.x_TN.size(1));
+  if (c.x_TN.dtype() == DType::BF16)
+    packs ? launch_column_sum<bf16, 8>(stream, c) : launch_column_sum<bf16, 1>(stream, c);
+  else
+    packs ? launch_column_sum<float, 4>(stream, c) : launch_column_sum<float, 1>(stream, c);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/any_rows.cuh"
+
+/// How the norms' kernels lie over a matrix. A row (or a group of it) belongs to kGroup threads, which hold
+/// kElements each in registers: thread i has packs i, i + kGroup, ... of kPack elements. Blocks of four rows
+/// where a warp has one, of one row else.
+namespace nibble::cuda {
+
+template <int kGroupSize, int kElementsEach>
+struct RowShape {
+  static constexpr int kGroup = kGroupSize, kElements = kElementsEach;
+  static constexpr int kThreads = kGroup > 128 ? kGroup : 128;
+  static constexpr int kRows = kThreads / kGroup;  ///< side by side in a block
+  static constexpr int kColumns = kGroup * kElements;
+};
+
+/// Calls f(RowShape) with the smallest shape that holds `columns`; false where none does.
+template <class F>
+bool with_row_shape(std::int64_t columns, F&& f) {
+  if (columns <= 512)
+    f(RowShape<32, 16>{});
+  else if (columns <= 768)
+    f(RowShape<32, 24>{});
+  else if (columns <= 2048)
+    f(RowShape<128, 16>{});
+  else if (columns <= 8192)
+    f(RowShape<256, 32>{});
+  else
+    return false;
+  return true;
+}
+
+/// The sum over the threads of a row, the same on each of them. All threads of a block call it where a row
+/// has more than a warp.
+template <class Shape>
+__device__ __forceinline__ float row_sum(float x) {
+  if constexpr (Shape::kGroup == kWarp)
+    return warp_sum(x);
+  else
+    return block_sum<Shape::kGroup>(x);
+}
+
+/// Where this thread's first element lies in a row; pack k is kStep * k elements further.
+template <class Shape, int kPack>
+struct Packs {
+  static constexpr int kCount = Shape::kElements / kPack, kStep = Shape::kGroup * kPack;
+  __device__ static __forceinline__ int first() {
+    return static_cast<int>(threadIdx.x) % Shape::kGroup * kPack;
+  }
+};
+
+/// This thread's packs of one row, as they are stored; zeros beyond the last column. `left` columns remain
+/// from this thread's first element on.
+template <class Shape, int kPack, class T>
+struct RowPacks {
+  using P = Packs<Shape, kPack>;
+  Stored<T, kPack> packs[P::kCount];
+
+  __device__ __forceinline__ void load(const T* mine, int left) {
+#pragma unroll
+    for (int k = 0; k < P::kCount; ++k) {
+      if (k * P::kStep < left)
+        packs[k].load(mine + k * P::kStep);
+      else
+        packs[k] = {};
+    }
+  }
+  __device__ __forceinline__ void forget_derived() {
+#pragma unroll
+    for (int k = 0; k < P::kCount; ++k) packs[k].forget_derived();
+  }
+  /// Element i of pack k.
+  __device__ __forceinline__ float operator()(int k, int i) const { return packs[k][i]; }
+};
+
+}  // namespace nibble::cuda
