@@ -21,6 +21,7 @@ struct GapRun {
   double tokens = 0;      ///< D
   double gap = 0;         ///< (candidate - BF16) / BF16 of the validation loss
   double noise = 0;       ///< sd of `gap` between seeds; 0: only the law's own scatter
+  std::string recipe;     ///< where a table names one
 };
 
 /// Where the fit has seen runs, as natural logarithms.
@@ -77,6 +78,9 @@ bool usable(const GapRun& run);
 /// Columns parameters, tokens, and gap_percent, gap (a share) or both bf16_loss and loss; recipe or name, and
 /// noise_percent where there is one. Throws Error{Usage} naming line and column.
 std::vector<GapRun> read_gap_runs(const std::filesystem::path& csv);
+/// The runs of `recipe`; with an empty one all of them, which must then be of one recipe: a law has one
+/// level. Throws Error{Usage} listing the recipes of the table.
+std::vector<GapRun> runs_of_recipe(const std::vector<GapRun>& runs, const std::string& recipe);
 std::string gap_runs_csv(const std::vector<GapRun>& runs);
 
 /// The public ladder: 30 M to 200 M parameters, 0.75 G to 80 G tokens, one seed a run, all decoder linears in

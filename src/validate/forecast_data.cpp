@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -159,6 +160,7 @@ std::vector<GapRun> read_gap_runs(const std::filesystem::path& path) {
   const int percent = t.column({"gap_percent"}), share = t.column({"gap"});
   const int bf16 = t.column({"bf16_loss"}), loss = t.column({"loss"});
   const int noise = t.column({"noise_percent"}), name = t.column({"name", "recipe"});
+  const int recipe = t.column({"recipe"});
   check_usage(
       size >= 0 && tokens >= 0 && (percent >= 0 || share >= 0 || (bf16 >= 0 && loss >= 0)),
       "{}: needs columns parameters, tokens, and gap_percent (or gap, or bf16_loss and loss); it has {}",
@@ -183,9 +185,24 @@ std::vector<GapRun> read_gap_runs(const std::filesystem::path& path) {
             : share >= 0 ? number(share)
                          : number(loss) / number(bf16) - 1;
     if (noise >= 0) r.noise = number(noise) / 100;
+    if (recipe >= 0) r.recipe = cells[static_cast<std::size_t>(recipe)];
     out.push_back(std::move(r));
   }
   check_usage(!out.empty(), "{} holds no runs", path.string());
+  return out;
+}
+
+std::vector<GapRun> runs_of_recipe(const std::vector<GapRun>& runs, const std::string& recipe) {
+  std::set<std::string> known;
+  std::vector<GapRun> out;
+  for (const GapRun& r : runs) {
+    known.insert(r.recipe);
+    if (recipe.empty() || r.recipe == recipe) out.push_back(r);
+  }
+  check_usage(!out.empty(), "no pilot has the recipe \"{}\"; there are {}", recipe, fmt::join(known, ", "));
+  check_usage(!recipe.empty() || known.size() == 1,
+              "the pilots are of several recipes ({}), and a law has one level: choose with --recipe",
+              fmt::join(known, ", "));
   return out;
 }
 

@@ -136,6 +136,14 @@ TEST(ForecastReport, PilotsBelowTheirNoiseAreLeftOutAndSaid) {
   EXPECT_NE(forecast_text(none).find("NO PILOT HAS A GAP ABOVE ITS NOISE"), std::string::npos);
 }
 
+TEST(PilotTable, SeveralRecipesAreNeverMixedSilently) {
+  GapRun a{.name = "x", .recipe = "nvfp4"}, b{.name = "y", .recipe = "mxfp4"};
+  EXPECT_THROW(runs_of_recipe({a, b}, ""), Error);
+  EXPECT_THROW(runs_of_recipe({a, b}, "fp8"), Error);
+  EXPECT_EQ(runs_of_recipe({a, b}, "mxfp4").size(), 1u);
+  EXPECT_EQ(runs_of_recipe({a, a}, "").size(), 2u);
+}
+
 TEST(PilotTable, IsReadBackAsItWasWritten) {
   const TestDir dir;
   const std::vector<GapRun> runs = {{"a", 1e6, 2e7, 0.011, 0.003}, {"b", 2e6, 4e7, 0.02, 0}};

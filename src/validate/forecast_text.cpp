@@ -85,8 +85,8 @@ std::string forecast_text(const ForecastReport& r) {
                      100 * std::exp(r.law.mean[0]), r.law.mean[1], r.law.mean[2]);
   out += fmt::format("expected gap    {}   90 % of such runs between {} and {}\n", percent(f.gap),
                      percent(f.interval[0]), percent(f.interval[1]));
-  out += fmt::format("tokens it costs {}   between {} and {} [CHINCHILLA]\n", extra(r.token_ratio[1]),
-                     extra(r.token_ratio[0]), extra(r.token_ratio[2]));
+  out += fmt::format("tokens it costs {}   between {} and {} [CHINCHILLA]; for long runs an upper end\n",
+                     extra(r.token_ratio[1]), extra(r.token_ratio[0]), extra(r.token_ratio[2]));
   out += reach_line(f);
   out += "\nWhat would take some of it off\n";
   for (std::size_t i = 0; i < r.remedies.size(); ++i) {
