@@ -18,10 +18,11 @@ struct Shape {
   }
 };
 
-// Sequences shorter than the kernel, around a piece (128 tokens), channels around a strip (64).
+// Sequences shorter than the kernel, around a piece (128 tokens) and a run on the GPU (64), channels around a
+// strip (64), in packs of four or eight or not, more than a block's threads have.
 const Shape kShapes[] = {
-    {3, 1, 5, 4, true},    {2, 2, 64, 4, false},    {2, 129, 70, 4, true},
-    {1, 260, 33, 3, true}, {2, 128, 130, 1, false},
+    {3, 1, 5, 4, true},      {2, 2, 64, 4, false}, {2, 129, 70, 4, true},  {1, 260, 33, 3, true},
+    {2, 128, 130, 1, false}, {2, 67, 40, 4, true}, {1, 64, 516, 4, false}, {1, 6, 1032, 4, true},
 };
 
 TEST(Conformance, causal_conv) {

@@ -11,7 +11,9 @@ namespace nibble {
 ///   y_t  = S_t C_t + d x_t
 /// `cpu` computes it in chunks of `chunk` tokens (SSD): inside a chunk as a masked matrix product, between
 /// chunks through the states. Segment sums are masked cumulative sums, never differences of two long ones.
-/// FP32 inside. [Mamba2] in docs/SOURCES.md.
+/// FP32 inside; `cuda` with BF16 storage, P = 64, N = 64 or 128 and chunks of whole 128 tokens multiplies on
+/// tensor cores, where operands are BF16: |error| <= 2u, of gradients 3u, times the sum of the sizes of the
+/// terms, u = 2^-9 (derived in ssm/ssd_cuda.cuh). [Mamba2] in docs/SOURCES.md.
 struct Ssd {
   ConstRealView x_THP, b_TGN, c_TGN, dt_TH;
   View<const float> a_log_H, d_H, dt_bias_H;

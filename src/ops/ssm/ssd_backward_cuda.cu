@@ -11,7 +11,6 @@ struct Shared {
     float record[SsdRecord::kFloats];
   } heads[2];
   bf16 b[kSsdPiece * kSsdNRow<N>];
-  bf16 staging[kSsdRuns][kSsdRun * kSsdXRow];
   float table[kSsdRuns][kSsdRun * kSsdTableRow];
   float to_token[kSsdRuns][kSsdPiece];  ///< [run of s, t]: sum over s of the run of w[s, t], t in later runs
   float of_runs[kSsdRuns][kSsdRuns];    ///< [run of t, run of s]: the same summed over t
@@ -200,6 +199,7 @@ __device__ float across_token(const Shared<N>& sh, int r) {
 /// GFLOP, 0.1 ms at 400 TFLOP/s.
 template <int N>
 __global__ void __launch_bounds__(kSsdThreads, 1) pairs(SsdShape s, Pairs o) {
+  static_assert(sizeof(Shared<N>) <= kSsdSharedBytes);
   Shared<N>& sh = *reinterpret_cast<Shared<N>*>(shared_memory());
   const std::int64_t piece = blockIdx.x / s.groups, group = blockIdx.x % s.groups, h0 = group * s.per_group;
   const SsdPiece at(s, piece);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kSsdThreads, 1) pairs(SsdShape s, Pairs o) {
     __syncthreads();
     if (i + 1 < s.per_group) fetch_head<N>(sh.heads[(i + 1) % 2], s, o, at, piece, h0 + i + 1);
     commit_copies();
-    const typename Shared<N>::Head& head = sh.heads[i % 2];
+    typename Shared<N>::Head& head = sh.heads[i % 2];
     float* sums = o.sums + (piece * s.heads + h0 + i) * SsdSums::kFloats;
     fill_decay_table(sh.table[warp], head.record + SsdRecord::kLog + row);
     float grad[kSsdWidth / 8][4] = {};
@@ -250,8 +250,9 @@ __global__ void __launch_bounds__(kSsdThreads, 1) pairs(SsdShape s, Pairs o) {
       for (int e = 0; e < 4; ++e) grad[j][e] *= out[e / 2];
     add_pairs<N>(sh, head, kt, dk, grad, warp, run);
     finish_rows<N>(head, grad, o.d_H(h0 + i), sums, row);
-    store_rows<kSsdWidth / 8, kSsdXRow>(grad, sh.staging[warp], o.dx.at(at.first + row, h0 + i), o.dx.token,
-                                        at.used - row);
+    // A warp's rows of x are its own, and serve it as the way out.
+    store_rows<kSsdWidth / 8, kSsdXRow>(grad, head.x + row * kSsdXRow, o.dx.at(at.first + row, h0 + i),
+                                        o.dx.token, at.used - row);
     __syncthreads();
     if (threadIdx.x < kSsdPiece)
       sums[SsdSums::kPairs + threadIdx.x] = across_token<N>(sh, static_cast<int>(threadIdx.x));

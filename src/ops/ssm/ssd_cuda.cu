@@ -7,12 +7,12 @@ namespace {
 /// What a block holds in shared memory.
 template <int N>
 struct Shared {
-  bf16 c[kSsdPiece * kSsdNRow<N>], b[kSsdPiece * kSsdNRow<N>];
+  bf16 c[kSsdPiece * kSsdNRow<N>];
+  bf16 b[kSsdPiece * kSsdNRow<N>];  ///< once C B^T is known, each warp's rows are its way out
   struct Head {
     bf16 x[kSsdPiece * kSsdXRow], state[kSsdWidth * kSsdNRow<N>];
     float record[SsdRecord::kFloats];
   } heads[2];
-  bf16 staging[kSsdRuns][kSsdRun * kSsdXRow];
   float table[kSsdRuns][kSsdRun * kSsdTableRow];
 };
 
@@ -73,6 +73,7 @@ __device__ void add_inside(float (&y)[kSsdWidth / 8][4], const float (&cb)[kSsdR
 /// alone: 0.07 ms at 400 TFLOP/s.
 template <int N>
 __global__ void __launch_bounds__(kSsdThreads, 1) outputs(SsdShape s, Outputs o) {
+  static_assert(sizeof(Shared<N>) <= kSsdSharedBytes);
   Shared<N>& sh = *reinterpret_cast<Shared<N>*>(shared_memory());
   const std::int64_t piece = blockIdx.x / s.groups, group = blockIdx.x % s.groups, h0 = group * s.per_group;
   const SsdPiece at(s, piece);
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(kSsdThreads, 1) outputs(SsdShape s, Outputs o)
         y[j][2 * lower] = fmaf(d, low_of(x), y[j][2 * lower]);
         y[j][2 * lower + 1] = fmaf(d, high_of(x), y[j][2 * lower + 1]);
       }
-    store_rows<kSsdWidth / 8, kSsdXRow>(y, sh.staging[warp], o.y.at(at.first + row, h0 + i), o.y.token,
-                                        at.used - row);
+    store_rows<kSsdWidth / 8, kSsdXRow>(y, sh.b + row * kSsdNRow<N>, o.y.at(at.first + row, h0 + i),
+                                        o.y.token, at.used - row);
   }
 }
 
@@ -148,11 +149,18 @@ bool shape_fits(const Args& a) {
          rows_fit(a.c_TGN) && packs_fit<2>(a.states.data(), n);
 }
 
+bool device_fits() {
+  int device = 0, bytes = 0;
+  cuda_check(cudaGetDevice(&device), "ssd");
+  cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "ssd");
+  return static_cast<std::size_t>(bytes) >= kSsdSharedBytes;
+}
+
 }  // namespace
 
-bool ssd_fast(const Ssd& a) { return shape_fits(a) && rows_fit(a.y_THP); }
+bool ssd_fast(const Ssd& a) { return shape_fits(a) && rows_fit(a.y_THP) && device_fits(); }
 bool ssd_fast(const SsdBackward& a) {
-  return shape_fits(a) && rows_fit(a.dy_THP) && rows_fit(a.dx_THP) && rows_fit(a.db_TGN) &&
+  return shape_fits(a) && device_fits() && rows_fit(a.dy_THP) && rows_fit(a.dx_THP) && rows_fit(a.db_TGN) &&
          rows_fit(a.dc_TGN);
 }
 

@@ -232,7 +232,11 @@ __device__ __forceinline__ SsdStep ssd_step(const SsdStepRule& r, std::int64_t t
   return {dt, dt == softplus ? 1.0f / (1.0f + expf(-z)) : 0.0f};
 }
 
-/// Whether the tensor-core path takes these arguments.
+/// Shared memory that a block of the largest kernel asks for: what an A100 has. Cards with less take the
+/// general path.
+inline constexpr std::size_t kSsdSharedBytes = 163 * 1024;
+
+/// Whether the tensor-core path takes these arguments on the current device.
 bool ssd_fast(const Ssd&);
 bool ssd_fast(const SsdBackward&);
 

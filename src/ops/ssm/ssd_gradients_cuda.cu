@@ -76,6 +76,7 @@ __device__ void add_head(float (&total)[N / 8][4], const typename Shared<N>::Hea
 template <int N, bool kTurned>
 __global__ void __launch_bounds__(kSsdThreads, 2)
     shared_gradient(SsdShape s, SsdShared o, const float* records, const bf16* dk, float* sums) {
+  static_assert(sizeof(Shared<N>) <= kSsdSharedBytes);
   Shared<N>& sh = *reinterpret_cast<Shared<N>*>(shared_memory());
   const std::int64_t piece = blockIdx.x / s.groups, group = blockIdx.x % s.groups, h0 = group * s.per_group;
   const SsdPiece at(s, piece);
