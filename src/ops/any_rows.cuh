@@ -53,12 +53,12 @@ inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) 
 template <class T, int N>
 __device__ __forceinline__ void round_to(float (&v)[N]) {
   if constexpr (sizeof(T) == 2) {
-    static_assert(N % 2 == 0);
+    std::uint32_t words[N / 2];
+    bf16_words(v, words);
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      const std::uint32_t bits = bf16_pair(v[i], v[i + 1]);
-      v[i] = bits_float(bits << 16);
-      v[i + 1] = bits_float(bits & 0xFFFF0000u);
+      v[i] = bits_float(words[i / 2] << 16);
+      v[i + 1] = bits_float(words[i / 2] & 0xFFFF0000u);
     }
   }
 }

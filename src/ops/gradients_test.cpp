@@ -46,6 +46,34 @@ TEST_F(Gradients, RmsNormBackwardIsTheDerivative) {
   expect_gradient("dw", w, dw, loss);
 }
 
+TEST_F(Gradients, OfAddRmsNormBothTermsReceiveTheNormsGradientAndTheSums) {
+  Vector x = normal_vector(1, kT * kD), y = normal_vector(2, kT * kD), w = normal_vector(3, kD, 0.5, 1);
+  Vector sum(kT * kD), normed(kT * kD), rstd(kT), dw(kD), copy(kT * kD);
+  const Vector dsum = normal_vector(4, kT * kD);
+  Vector dnormed = normal_vector(5, kT * kD), d = dsum;
+  const auto loss = [&] {
+    add_rms_norm(stream_, {.x_TD = matrix(x),
+                           .y_TD = matrix(y),
+                           .sum_TD = matrix(sum),
+                           .w_D = vector(w),
+                           .normed_TD = matrix(normed),
+                           .rstd_T = vector(rstd)});
+    return dot(dnormed, normed) + dot(dsum, sum);
+  };
+  loss();
+  rms_norm_backward(stream_, {.x_TD = matrix(sum),
+                              .w_D = vector(w),
+                              .rstd_T = vector(rstd),
+                              .dy_TD = matrix(dnormed),
+                              .dx_TD = matrix(d),
+                              .dw_D = vector(dw),
+                              .dx_copy_TD = matrix(copy)});
+  EXPECT_EQ(copy, d);
+  expect_gradient("dx", x, d, loss);
+  expect_gradient("dy", y, d, loss);
+  expect_gradient("dw", w, dw, loss);
+}
+
 TEST_F(Gradients, GatedRmsNormBackwardIsTheDerivativeWithOneGroupAndWithThree) {
   for (int groups : {1, 3}) {
     Vector y = normal_vector(1, kT * kD), z = normal_vector(2, kT * kD), w = normal_vector(3, kD, 0.5, 1);

@@ -32,14 +32,27 @@ inline unsigned blocks_for(std::int64_t n, std::int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-/// Two numbers as BF16 in one word, `low` in the lower half: the bits of bf16::nearest.
-__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+/// Two numbers as BF16 in one word, `low` in the lower half. For NaN another than bf16::nearest gives.
+__device__ __forceinline__ std::uint32_t bf16_pair_of_numbers(float low, float high) {
   std::uint32_t bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  // The instruction has another NaN than bf16, without the sign.
-  if (low != low || high != high)
-    bits = bf16::nearest(low).bits | static_cast<std::uint32_t>(bf16::nearest(high).bits) << 16;
   return bits;
+}
+/// N numbers as BF16, the first in the lower half of the first word: the bits of bf16::nearest.
+template <int N>
+__device__ __forceinline__ void bf16_words(const float (&in)[N], std::uint32_t (&words)[N / 2]) {
+  static_assert(N % 2 == 0);
+  bool nan = false;
+#pragma unroll
+  for (int i = 0; i < N; i += 2) {
+    words[i / 2] = bf16_pair_of_numbers(in[i], in[i + 1]);
+    nan = nan || in[i] != in[i] || in[i + 1] != in[i + 1];
+  }
+  if (!nan) return;
+#pragma unroll
+  for (int i = 0; i < N; i += 2)
+    words[i / 2] = bf16::nearest(in[i]).bits | static_cast<std::uint32_t>(bf16::nearest(in[i + 1]).bits)
+                                                   << 16;
 }
 
 /// N numbers in the fewest 16-byte (or smaller) accesses; the address is aligned to their size.
@@ -53,13 +66,30 @@ __device__ __forceinline__ void load_pack(const T* p, float (&out)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) out[i] = to_float(pack.v[i]);
 }
+/// `p` is in global memory.
 template <int N, class T>
 __device__ __forceinline__ void store_pack(T* p, const float (&in)[N]) {
-  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-    Pack<std::uint32_t, N / 2> words;
+  constexpr int kBytes = N * static_cast<int>(sizeof(T));
+  if constexpr (kBytes % 8 == 0) {
+    std::uint32_t words[kBytes / 4];
+    if constexpr (sizeof(T) == 2) {
+      bf16_words(in, words);
+    } else {
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) words.v[i] = bf16_pair(in[2 * i], in[2 * i + 1]);
-    *reinterpret_cast<Pack<std::uint32_t, N / 2>*>(p) = words;
+      for (int i = 0; i < N; ++i) words[i] = float_bits(in[i]);
+    }
+    // Written out: the compiler stores some of several packs word by word.
+    const std::size_t to = __cvta_generic_to_global(p);
+    if constexpr (kBytes % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < kBytes / 4; i += 4)
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to + 4 * i), "r"(words[i]),
+                     "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
+                     : "memory");
+    } else {
+      static_assert(kBytes == 8);
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]) : "memory");
+    }
   } else {
     Pack<T, N> pack;
 #pragma unroll

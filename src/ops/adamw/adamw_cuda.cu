@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/kernel.cuh"
 #include "ops/adamw/adamw.h"
 #include "ops/any_rows.cuh"
 

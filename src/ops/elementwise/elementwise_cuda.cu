@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
+#include <type_traits>
+
 #include "ops/any_rows.cuh"
 #include "ops/elementwise/elementwise.h"
 #include "ops/second_stage.h"
@@ -56,7 +60,7 @@ template <class Map>
 struct Operands {
   AnyRows in[Map::kIn], out[Map::kOut];
   std::int64_t rows = 0, columns = 0;
-  std::int64_t blocks_per_row = 0;
+  unsigned blocks_per_row = 1;
   std::uint32_t* amax = nullptr;  ///< one place a block, or null; of out[0]
 };
 
@@ -67,12 +71,13 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
   constexpr int kPack = kPackOf<In, Out>;
   const std::int64_t row = blockIdx.x / o.blocks_per_row;
   const std::int64_t first =
-      (blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach * kPack) + threadIdx.x * kPack;
+      static_cast<std::int64_t>(blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach * kPack) +
+      threadIdx.x * kPack;
   Stored<In, kPack> in[kPacksEach][Map::kIn];
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p) {
     const std::int64_t column = first + p * kThreads * kPack;
-    if (column >= o.columns) break;
+    if (column >= o.columns) continue;
 #pragma unroll
     for (int k = 0; k < Map::kIn; ++k) in[p][k].load(o.in[k].template at<In>(row, column));
   }
@@ -80,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p) {
     const std::int64_t column = first + p * kThreads * kPack;
-    if (column >= o.columns) break;
+    if (column >= o.columns) continue;
     float out[Map::kOut][kPack];
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
@@ -102,7 +107,8 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
 template <class Map>
 __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o) {
   const std::int64_t row = blockIdx.x / o.blocks_per_row;
-  std::int64_t column = (blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach) + threadIdx.x;
+  std::int64_t column =
+      static_cast<std::int64_t>(blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach) + threadIdx.x;
   std::uint32_t most = 0;
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p, column += kThreads) {
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o
 template <class Map>
 void launch_map(Stream& stream, std::string_view op, void (*kernel)(Operands<Map>), Operands<Map> o,
                 std::int64_t each, float* amax) {
-  o.blocks_per_row = std::max<std::int64_t>(1, (o.columns + each - 1) / each);
+  o.blocks_per_row = std::max(1u, blocks_for(o.columns, each));
   const std::int64_t blocks = o.rows * o.blocks_per_row;
   const ArenaScope scope(stream.scratch());
   View<std::uint32_t> partial;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "ops/any_rows.cuh"
 #include "ops/loss/cross_entropy.h"
 
