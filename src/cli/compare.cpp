@@ -21,7 +21,7 @@ struct Options {
 ExitCode run(const Options& o) {
   CompareOptions c{.by_tokens = o.by == "tokens", .interpolate = o.interpolate, .window = o.window};
   if (o.from > 0) c.from = o.from;
-  if (!o.noise.empty()) c.noise = noise_floor_from(o.noise);
+  if (!o.noise.empty()) c.noise = pair_noise_from(o.noise);
   if (!o.limit.empty()) c.limit = share_from(o.limit);
   const CurveComparison result = compare_curves(read_curve(o.a), read_curve(o.b), c);
   const std::string text = compare_text(result, o.rows);
@@ -45,7 +45,7 @@ Verb add_compare(CLI::App& app) {
   app.add_option("--from", o->from, "Instead of --window: all pairs from this step (or token) on")
       ->check(CLI::PositiveNumber);
   app.add_option("--noise", o->noise,
-                 "Noise of one pair: a share, a percentage, or a file with \"noise_floor\" (a verdict.json)");
+                 "Noise of one pair: a share, a percentage, or a noise_floor.json or verdict.json");
   app.add_option("--limit", o->limit, "Judge against a limit: 0.015 or 1.5%. Sets the exit code");
   app.add_option("--rows", o->rows, "Checkpoints to print")->check(CLI::Range(2, 100000));
   app.add_option("--json", o->json, "Write everything as JSON to this file");

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "validate/noise_floor.h"
 #include "validate/statistics.h"
 
 namespace nibble {
@@ -46,13 +47,13 @@ std::optional<CurvePoint> point_at(const Curve& curve, std::int64_t at, const Co
 }
 
 /// Means of (se_a^2 + se_b^2) / a^2 over the window, where both files give deviations over seeds.
-std::optional<NoiseFloor> noise_of_files(const CurveComparison& c, const std::vector<double>& variances) {
+std::optional<PairNoise> noise_of_files(const CurveComparison& c, const std::vector<double>& variances) {
   if (variances.empty()) return {};
   double sum = 0;
   for (std::size_t i = c.window_begin; i < variances.size(); ++i) sum += variances[i];
-  return NoiseFloor{std::sqrt(sum / static_cast<double>(variances.size() - c.window_begin)),
-                    fmt::format("the files' own deviations between seeds, means of {:.0f} and {:.0f} runs",
-                                c.a.runs, c.b.runs)};
+  return PairNoise{std::sqrt(sum / static_cast<double>(variances.size() - c.window_begin)),
+                   fmt::format("the files' own deviations between seeds, means of {:.0f} and {:.0f} runs",
+                               c.a.runs, c.b.runs)};
 }
 
 void pair_points(CurveComparison& c, const CompareOptions& o, std::vector<double>& variances) {
@@ -233,7 +234,7 @@ void add_extra_tokens(CurveComparison& c) {
 
 }  // namespace
 
-NoiseFloor published_noise_floor() {
+PairNoise published_pair_noise() {
   return {0.003, "published: unpaired seeds of an 8B model in public logs [MLPERF51]"};
 }
 
@@ -246,6 +247,17 @@ std::optional<double> parse_share(const std::string& text) {
   if (error != std::errc() || !std::isfinite(value)) return {};
   if (rest.empty()) return value;
   return rest == "%" || rest == " %" ? std::optional(value / 100) : std::nullopt;
+}
+
+/// As a verdict of one pair takes a stored noise floor.
+PairNoise stored_noise(const std::string& file) {
+  const NoiseFloor floor = read_noise_floor(file);
+  const auto it = floor.aa_rms.find("final");
+  check_usage(it != floor.aa_rms.end(), "{} has no final window", file);
+  const NoiseRule rule;
+  return {std::max(rule.aa_factor * it->second, rule.assumed_sigma),
+          fmt::format("{}: {} A/A arm{}, gap {:.2f} %, {:.2f} % at least", file, floor.arms,
+                      floor.arms == 1 ? "" : "s", 100 * it->second, 100 * rule.assumed_sigma)};
 }
 
 void check_sigma(double sigma, const std::string& where) {
@@ -261,7 +273,7 @@ double share_from(const std::string& text) {
   return *share;
 }
 
-NoiseFloor noise_floor_from(const std::string& text) {
+PairNoise pair_noise_from(const std::string& text) {
   if (const auto share = parse_share(text)) {
     check_sigma(*share, "--noise");
     return {*share, "as given"};
@@ -269,6 +281,7 @@ NoiseFloor noise_floor_from(const std::string& text) {
   check_usage(std::filesystem::exists(text), "noise \"{}\" is neither a number, a percentage nor a file",
               text);
   const Json json = read_json(text);
+  if (json.is_object() && json.contains("aa_rms")) return stored_noise(text);
   const auto sigma = json_get<double>(json, "noise_floor", text);
   check_sigma(sigma, text);
   return {sigma, fmt::format("{}{}{}", text, json.contains("noise_source") ? ": " : "",
@@ -290,7 +303,7 @@ CurveComparison compare_curves(Curve a, Curve b, const CompareOptions& o) {
   else if (const auto own = noise_of_files(c, variances))
     c.noise = *own;
   else
-    c.noise = published_noise_floor();
+    c.noise = published_pair_noise();
   for (std::size_t i = c.window_begin; i < c.rows.size(); ++i) {
     if (!std::isfinite(c.rows[i].b))
       throw Error(ErrorKind::NonFinite, fmt::format("{}: the loss at {} {} is {}: it broke down, and no mean "

@@ -21,27 +21,29 @@ namespace nibble {
 
 /// Noise of ONE pair of runs: the sd of its gap at one evaluation if there were no difference, as a share of
 /// the loss.
-struct NoiseFloor {
+struct PairNoise {
   double sigma = 0;
   std::string source;  ///< as a sentence
 };
 
 /// 0.30 %: unpaired seeds of an 8B model, between FP8 and FP8 or NVFP4 and NVFP4. Source: [MLPERF51].
-NoiseFloor published_noise_floor();
+PairNoise published_pair_noise();
 
 /// A share ("0.004") or a percentage ("0.4%"). Throws Error{Usage} for anything else.
 double share_from(const std::string& text);
 
-/// `text` is a share ("0.004"), a percentage ("0.4%"), or a JSON file with "noise_floor" (a share) and, if it
-/// likes, "noise_source": a verdict.json is one. Throws Error{Usage} for anything else.
-NoiseFloor noise_floor_from(const std::string& text);
+/// `text` is a share ("0.004"), a percentage ("0.4%"), or a JSON file: the noise_floor.json of `nibble
+/// validate` (2.3 times its A/A gap in the final window, 0.30 % at least, as for a verdict), or any with
+/// "noise_floor" (a share) and, if it likes, "noise_source", which a verdict.json has. Throws Error{Usage}
+/// for anything else.
+PairNoise pair_noise_from(const std::string& text);
 
 struct CompareOptions {
   bool by_tokens = false;    ///< pair points of equal tokens instead of equal steps
   bool interpolate = false;  ///< read the second curve between its points, linearly; said in the result
   double window = 0.25;      ///< the last share of the paired points that the mean gap is taken over
   std::optional<std::int64_t> from;  ///< instead: all pairs from this step (or number of tokens) on
-  std::optional<NoiseFloor> noise;   ///< empty: the files' own deviations, else the published floor
+  std::optional<PairNoise> noise;    ///< empty: the files' own deviations, else the published floor
   std::optional<double> limit;       ///< of the relative gap; gives an outcome
 };
 
@@ -66,7 +68,7 @@ struct CurveComparison {
   double correlation = 0;  ///< of neighbours, as used for the interval
   bool correlation_measured = false;  ///< from the window itself; false: the published one
   double independent = 0;             ///< evaluations that the window is worth, 1 at least
-  NoiseFloor noise;
+  PairNoise noise;
   double standard_error = 0;
   int degrees = 0;                   ///< of freedom of Student's t; 0: normal
   std::array<double, 2> interval{};  ///< two-sided, 95 %

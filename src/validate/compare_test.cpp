@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "io/test_dir.h"
+#include "validate/noise_floor.h"
 #include "validate/sequential.h"
 
 namespace nibble {
@@ -153,16 +154,19 @@ TEST(Compare, TheTextEndsWithTheLastPointAndTheJsonHoldsAllOfThem) {
   EXPECT_NEAR(j.at("relative_gap").get<double>(), 0.01, 1e-12);
 }
 
-TEST(NoiseFloor, IsAShareAPercentageOrAFile) {
+TEST(PairNoise, IsAShareAPercentageOrAFile) {
   const TestDir dir;
-  EXPECT_DOUBLE_EQ(noise_floor_from("0.004").sigma, 0.004);
-  EXPECT_DOUBLE_EQ(noise_floor_from("0.4%").sigma, 0.004);
+  EXPECT_DOUBLE_EQ(pair_noise_from("0.004").sigma, 0.004);
+  EXPECT_DOUBLE_EQ(pair_noise_from("0.4%").sigma, 0.004);
   const std::string file = (dir.path() / "floor.json").string();
   write_file(file, R"({"noise_floor": 0.002, "noise_source": "five A/A pairs"})");
-  EXPECT_DOUBLE_EQ(noise_floor_from(file).sigma, 0.002);
-  EXPECT_NE(noise_floor_from(file).source.find("five A/A pairs"), std::string::npos);
-  EXPECT_THROW(noise_floor_from("40"), Error);
-  EXPECT_THROW(noise_floor_from("nothing.json"), Error);
+  EXPECT_DOUBLE_EQ(pair_noise_from(file).sigma, 0.002);
+  EXPECT_NE(pair_noise_from(file).source.find("five A/A pairs"), std::string::npos);
+  write_file(dir.path() / "noise_floor.json",
+             noise_floor_to_json({.recipe = "nvfp4", .aa_rms = {{"final", 0.002}}, .arms = 1}));
+  EXPECT_DOUBLE_EQ(pair_noise_from((dir.path() / "noise_floor.json").string()).sigma, 2.3 * 0.002);
+  EXPECT_THROW(pair_noise_from("40"), Error);
+  EXPECT_THROW(pair_noise_from("nothing.json"), Error);
 }
 
 }  // namespace
