@@ -145,36 +145,10 @@ __device__ __forceinline__ std::uint32_t random_of(std::uint32_t word, int j) {
   return __byte_perm(word, 0, 0x4404 | j << 4) * 64;
 }
 
-/// random_bytes; `group` counts sixteens of global elements. On the device each product is one instruction:
-/// the compiler adds a zero to the upper half of every 64-bit product that the general one asks for.
+/// random_bytes as one vector.
 __device__ __forceinline__ uint4 draw_sixteen(const RandomKey& key, std::uint64_t group) {
-#ifdef __CUDA_ARCH__
-  auto k0 = static_cast<std::uint32_t>(key.seed);
-  auto k1 = static_cast<std::uint32_t>(key.seed >> 32);
-  auto c0 = static_cast<std::uint32_t>(group);
-  auto c3 = static_cast<std::uint32_t>(group >> 32);
-  std::uint32_t c1 = key.step, c2 = (key.layer << 8) | key.role;
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    std::uint32_t low0, high0, low1, high1;
-    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
-        : "=r"(low0), "=r"(high0)
-        : "r"(c0), "r"(0xD2511F53u));
-    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
-        : "=r"(low1), "=r"(high1)
-        : "r"(c2), "r"(0xCD9E8D57u));
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return make_uint4(c0, c1, c2, c3);
-#else
   const PhiloxBlock b = random_bytes(key, group);
   return make_uint4(b.word[0], b.word[1], b.word[2], b.word[3]);
-#endif
 }
 
 }  // namespace nibble::cuda
