@@ -16,6 +16,13 @@ namespace {
 /// Output rows compared with the unquantised product when a step is observed.
 constexpr std::int64_t kObservedRows = 16;
 
+/// 2 where the planted fault has the block scales of one operand read one binade too large.
+float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearInfo& linear) {
+  const bool planted = !recipe.scale_binade_layers.empty() && is_quantized(gemm.a.format) &&
+                       glob_match(recipe.scale_binade_layers, linear.name);
+  return planted ? 2.0f : 1.0f;
+}
+
 ConstRealView oriented(ConstRealView source, bool transpose) {
   return transpose ? source.transposed() : source;
 }
@@ -78,7 +85,8 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
           .layer = static_cast<std::uint32_t>(info_.position),
           .role = static_cast<std::uint8_t>(random_role(gemm, operand)),
           .first_element = static_cast<std::uint64_t>(ctx.first_token * features),
-          .step_at = ctx.record ? &ctx.record->step : nullptr};
+          .step_at = ctx.record ? &ctx.record->step : nullptr,
+          .stuck_at_zero = ctx.recipe.stuck_random_bits};
 }
 
 void Linear::quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
@@ -143,7 +151,8 @@ void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, co
                       .c_MN = out,
                       .a_scale = a.scale,
                       .b_scale = b.scale,
-                      .inverse_range = gemm_inverse_range(recipe.a.format, recipe.b.format),
+                      .inverse_range = planted_scale(ctx.recipe, recipe, info_) *
+                                       gemm_inverse_range(recipe.a.format, recipe.b.format),
                       .beta = beta,
                       .bias_N = bias});
 }

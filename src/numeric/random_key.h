@@ -20,6 +20,7 @@ struct RandomKey {
   /// Where the step is read from instead of `step`, in the backend's memory: a recorded step that is issued
   /// again then draws the bits of its own number.
   const std::uint32_t* step_at = nullptr;
+  bool stuck_at_zero = false;  ///< planted fault: every bit drawn is 0, so that stochastic rounding truncates
 
   /// The same key with the step in it. Kernels and loops call this once, before they draw.
   NIBBLE_HD constexpr RandomKey resolved() const {
@@ -33,6 +34,7 @@ struct RandomKey {
 /// Sixteen random bytes: byte j serves global element 16 group + j.
 /// Counter = (group low, step, layer << 8 | role, group high); key = seed. A group is below 2^60.
 NIBBLE_HD constexpr PhiloxBlock random_bytes(const RandomKey& key, std::uint64_t group) {
+  if (key.stuck_at_zero) return {};
   return philox({key.seed}, {{static_cast<std::uint32_t>(group), key.step, (key.layer << 8) | key.role,
                               static_cast<std::uint32_t>(group >> 32)}});
 }
@@ -47,6 +49,7 @@ NIBBLE_HD constexpr std::uint8_t random_byte(const RandomKey& key, std::uint64_t
 /// Counter = (group low, step, layer << 8 | role, 0x80000000 | group high): the top bit of the last word
 /// is never set in random_bytes, so the two streams share no block.
 NIBBLE_HD constexpr PhiloxBlock random_words(const RandomKey& key, std::uint64_t group) {
+  if (key.stuck_at_zero) return {};
   return philox({key.seed}, {{static_cast<std::uint32_t>(group), key.step, (key.layer << 8) | key.role,
                               0x80000000u | static_cast<std::uint32_t>(group >> 32)}});
 }

@@ -59,6 +59,8 @@ void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
   refuse(!edits.keep_bf16.empty(), "keep_bf16");
   refuse(edits.profile.has_value(), "profile");
   refuse(edits.wgrad_sign_mismatch, "wgrad_sign_mismatch");
+  refuse(edits.stuck_random_bits, "stuck_random_bits");
+  refuse(!edits.scale_binade_layers.empty(), "scale_binade_layers");
 }
 
 }  // namespace
@@ -130,6 +132,8 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
     if (edits.non_finite) spec.non_finite = *edits.non_finite;
   });
   if (edits.residual) recipe.residual = *edits.residual;
+  recipe.stuck_random_bits = edits.stuck_random_bits;
+  recipe.scale_binade_layers = edits.scale_binade_layers;
   if (edits.wgrad_sign_mismatch) {
     check_usage(
         recipe.wgrad.b.rotation != 0,

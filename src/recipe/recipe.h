@@ -69,6 +69,10 @@ struct Recipe {
   std::optional<int> first_blocks, last_blocks;  ///< explicit counts, instead of the scaled ones
   std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
   std::vector<RecipeOverride> overrides;
+
+  // Planted faults, for tests of the guards.
+  bool stuck_random_bits = false;   ///< stochastic rounding draws zeros
+  std::string scale_binade_layers;  ///< glob: products of these linears read block scales one binade too large
 };
 
 /// The ingredients as switches. An empty one leaves the recipe as it is.
@@ -84,6 +88,8 @@ struct RecipeEdits {
   std::optional<NonFinite> non_finite;
   std::optional<Format> residual;
   bool wgrad_sign_mismatch = false;  ///< planted fault: the wgrad operands are rotated by different signs
+  bool stuck_random_bits = false;    ///< planted fault, see Recipe
+  std::string scale_binade_layers;   ///< likewise
   friend bool operator==(const RecipeEdits&, const RecipeEdits&) = default;
   bool empty() const { return *this == RecipeEdits{}; }
 };

@@ -278,6 +278,8 @@ void check_patterns(std::span<const std::string> patterns, std::span<const Linea
 
 void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t tokens) {
   check_patterns(recipe.keep_bf16, linears, "precision.keep_bf16");
+  if (!recipe.scale_binade_layers.empty())
+    check_pattern(recipe.scale_binade_layers, "faults.scale_binade_layers", linears);
   for (const RecipeOverride& o : recipe.overrides) {
     check_pattern(o.layers, "precision.override.layers", linears);
     check_override(o);

@@ -29,6 +29,7 @@ struct LearnerConfig {
   std::uint64_t seed = 0;             ///< start values
   std::uint64_t sr_seed = 0;          ///< stochastic rounding
   std::int64_t inject_nan_step = -1;  ///< planted fault; negative: never
+  bool lost_micro_batches = false;    ///< planted fault: the gradients of all but the last are dropped
   /// Record the step once and issue the record again, where the device can (a CUDA graph). The same bits
   /// either way.
   bool record_steps = true;

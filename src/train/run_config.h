@@ -110,7 +110,8 @@ struct ProtocolSection {
 
 struct FaultsSection {
   std::int64_t inject_nan_step = -1;
-  bool wgrad_sign_mismatch = false;
+  bool wgrad_sign_mismatch = false, stuck_random_bits = false, lost_micro_batches = false;
+  std::string scale_binade_layers;
   friend bool operator==(const FaultsSection&, const FaultsSection&) = default;
 };
 

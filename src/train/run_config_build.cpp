@@ -149,7 +149,9 @@ RecipeEdits to_edits(const RunConfig& c) {
                     .bf16_first = to_int(p.bf16_first),
                     .bf16_last = to_int(p.bf16_last),
                     .keep_bf16 = p.keep_bf16,
-                    .wgrad_sign_mismatch = c.faults.wgrad_sign_mismatch};
+                    .wgrad_sign_mismatch = c.faults.wgrad_sign_mismatch,
+                    .stuck_random_bits = c.faults.stuck_random_bits,
+                    .scale_binade_layers = c.faults.scale_binade_layers};
   for (const OverrideSection& o : p.overrides) edits.overrides.push_back(to_override(o));
   if (p.profile) edits.profile = *p.profile == "nvfp4.te" ? Profile::Te : Profile::Te213;
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;

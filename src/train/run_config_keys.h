@@ -151,6 +151,11 @@ void visit_around(C& c, V& v) {
   v("inject_nan_step", c.faults.inject_nan_step, kMaths, "step whose gradients get a NaN; -1: none");
   v("wgrad_sign_mismatch", c.faults.wgrad_sign_mismatch, kMaths,
     "rotate the wgrad operands by different signs");
+  v("stuck_random_bits", c.faults.stuck_random_bits, kMaths, "stochastic rounding draws zeros");
+  v("scale_binade_layers", c.faults.scale_binade_layers, kMaths,
+    "glob over names of linears whose products read block scales one binade too large");
+  v("lost_micro_batches", c.faults.lost_micro_batches, kMaths,
+    "the candidate keeps the gradients of its last micro-batch alone");
 }
 
 template <class C, class V>

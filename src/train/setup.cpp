@@ -89,7 +89,8 @@ LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::u
           .micro_batch = c.micro_batch(),
           .seed = seed,
           .sr_seed = sr_seed,
-          .inject_nan_step = c.faults.inject_nan_step};
+          .inject_nan_step = c.faults.inject_nan_step,
+          .lost_micro_batches = c.faults.lost_micro_batches && quantizes(recipe)};
 }
 
 RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {

@@ -18,6 +18,7 @@ void Learner::compute(QuantObserver* observer) {
 
   params_.zero_grads();
   for (std::int64_t begin = 0; begin < tokens; begin += micro) {
+    if (config_.lost_micro_batches) params_.zero_grads();
     Context ctx = context(begin);
     ctx.observer = observer;
     model_.train(ctx, ids().rows(begin, micro), targets().rows(begin, micro), loss_T.rows(begin, micro),

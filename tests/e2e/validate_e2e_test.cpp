@@ -53,6 +53,34 @@ TEST(Validate, APlantedFaultIsNeverACleanPass) {
   EXPECT_NE(v.dump().find("wgrad"), std::string::npos) << "the GEMM is not named: " << v.dump(1);
 }
 
+TEST(Validate, EveryPlantedFaultIsNamedAndNeverACleanPass) {
+  // Fault, and what the first fault that is raised names.
+  const std::pair<const char*, const char*> kFaults[] = {
+      {"faults.stuck_random_bits=true", "operand dy"},
+      {"faults.scale_binade_layers=\"blocks.1.*\"", "blocks.1."},
+      {"faults.lost_micro_batches=true", "the gradients of the first 5 steps are 0."},
+  };
+  for (const auto& [fault, named] : kFaults) {
+    const Workspace w;
+    const Outcome o = w.nibble(std::string(kShort) + " --set '" + fault + "'");
+    EXPECT_EQ(o.code, 3) << fault << o.output;
+    const auto v = verdict_of(w);
+    EXPECT_NE(v.at("verdict"), "pass") << fault;
+    bool found = false;
+    for (const auto& alarm : v.at("alarms"))
+      found |= alarm.at("severity") == "fault" &&
+               alarm.at("text").get<std::string>().find(named) != std::string::npos;
+    EXPECT_TRUE(found) << fault << ": " << v.at("alarms").dump(1);
+  }
+}
+
+TEST(Validate, ASoundRunRaisesNoFault) {
+  const Workspace w;
+  w.nibble(kShort);
+  for (const auto& alarm : verdict_of(w).at("alarms"))
+    EXPECT_NE(alarm.at("severity"), "fault") << alarm.dump();
+}
+
 /// Starts a comparison and kills it once `file` exists.
 void kill_when_there_is(const Workspace& w, const std::string& file, const std::string& arguments) {
   const Outcome o = shell("cd " + w.path().string() + "; " NIBBLE_BINARY " " + arguments +

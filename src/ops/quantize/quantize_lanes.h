@@ -243,8 +243,10 @@ NIBBLE_LANES void random_groups(const RandomKey& key, const RoundKeys& keys, std
       c3[h] = p0;
     }
   }
+  const L8 drawn = L8{} + (key.stuck_at_zero ? std::uint64_t{0} : ~std::uint64_t{0});
   for (int h = 0; h < 2; ++h) {
-    const L8 low = (c0[h] & 0xFFFFFFFFu) | c1[h] << 32, high = (c2[h] & 0xFFFFFFFFu) | c3[h] << 32;
+    const L8 low = drawn & ((c0[h] & 0xFFFFFFFFu) | c1[h] << 32),
+             high = drawn & ((c2[h] & 0xFFFFFFFFu) | c3[h] << 32);
     store(out + 128 * h, __builtin_shuffle(low, high, L8{0, 8, 1, 9, 2, 10, 3, 11}));
     store(out + 128 * h + 64, __builtin_shuffle(low, high, L8{4, 12, 5, 13, 6, 14, 7, 15}));
   }
