@@ -31,12 +31,12 @@ struct Pairs {
 template <int N>
 __device__ void fetch_head(typename Shared<N>::Head& to, const SsdShape& s, const Pairs& o,
                            const SsdPiece& at, std::int64_t piece, std::int64_t h) {
-  copy_rows<kSsdWidth, kSsdXRow>(to.x, o.x.at(at.first, h), o.x.token, kSsdPiece, at.used, kSsdThreads);
-  copy_rows<kSsdWidth, kSsdXRow>(to.dy, o.dy.at(at.first, h), o.dy.token, kSsdPiece, at.used, kSsdThreads);
-  copy_rows<N, kSsdNRow<N>>(to.grad, o.grads + (piece * s.heads + h) * kSsdWidth * N, N, kSsdWidth, kSsdWidth,
-                            kSsdThreads);
-  copy_floats(to.record, o.records + (piece * s.heads + h) * SsdRecord::kFloats, SsdRecord::kFloats,
-              kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, kSsdWidth, kSsdXRow>(to.x, o.x.at(at.first, h), o.x.token, at.used);
+  copy_rows<kSsdThreads, kSsdPiece, kSsdWidth, kSsdXRow>(to.dy, o.dy.at(at.first, h), o.dy.token, at.used);
+  copy_rows<kSsdThreads, kSsdWidth, N, kSsdNRow<N>>(to.grad, o.grads + (piece * s.heads + h) * kSsdWidth * N,
+                                                    N, kSsdWidth);
+  copy_floats<kSsdThreads, SsdRecord::kFloats>(to.record,
+                                               o.records + (piece * s.heads + h) * SsdRecord::kFloats);
 }
 
 /// Sums of w over one tile, run of s by a later run of t, held as a warp's sums.
@@ -108,6 +108,8 @@ __device__ void add_pairs(Shared<N>& sh, const typename Shared<N>::Head& head,
 #pragma unroll
     for (int k = 0; k < kSsdWidth / 16; ++k)
       multiply_cols(z, x[k], head.dy + to * kSsdRun * kSsdXRow + k * 16, kSsdXRow);
+    const float* in = record + SsdRecord::kRunIn + to * kSsdRun + 2 * q;
+    const float2 decay_in[2] = {load_pair(in), load_pair(in + 8)};
     float m[2][4], w[2][4];
 #pragma unroll
     for (int j = 0; j < 2; ++j)
@@ -115,7 +117,7 @@ __device__ void add_pairs(Shared<N>& sh, const typename Shared<N>::Head& head,
       for (int e = 0; e < 4; ++e) {
         const int s = g + e / 2 * 8, t = j * 8 + 2 * q + e % 2;
         const float decay = d == 0 ? table[s * kSsdTableRow + t]
-                                   : between * out[e / 2] * record[SsdRecord::kRunIn + to * kSsdRun + t];
+                                   : between * out[e / 2] * (e % 2 == 0 ? decay_in[j].x : decay_in[j].y);
         const float dm = dt[e / 2] * z[j][e];
         m[j][e] = kt[d][j][e] * decay;
         dk[d][j][e] = fmaf(dm, decay, dk[d][j][e]);
@@ -208,8 +210,8 @@ __global__ void __launch_bounds__(kSsdThreads, 1) pairs(SsdShape s, Pairs o) {
   // C is needed before the first head only; it lies where the second head's data will.
   static_assert(kSsdPiece * kSsdNRow<N> * sizeof(bf16) <= sizeof(typename Shared<N>::Head));
   bf16* c = reinterpret_cast<bf16*>(&sh.heads[1]);
-  copy_rows<N, kSsdNRow<N>>(sh.b, o.b.at(at.first, group), o.b.token, kSsdPiece, at.used, kSsdThreads);
-  copy_rows<N, kSsdNRow<N>>(c, o.c.at(at.first, group), o.c.token, kSsdPiece, at.used, kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(sh.b, o.b.at(at.first, group), o.b.token, at.used);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(c, o.c.at(at.first, group), o.c.token, at.used);
   commit_copies();
   fetch_head<N>(sh.heads[0], s, o, at, piece, h0);
   commit_copies();

@@ -82,11 +82,11 @@ struct Walk {
     const int from = static_cast<int>(step % 2) * kStep, used = max(at.used - from, 0);
     const std::int64_t first = at.first + (used > 0 ? from : 0);
     const std::int64_t g = h / s.per_group;
-    copy_rows<kSsdWidth, kSsdXRow>(stage.rows, c.rows.at(first, h), c.rows.token, kStep, used, kThreads);
-    copy_rows<kHalf, kSsdXRow>(stage.cols, c.cols.at(first, g) + half * kHalf, c.cols.token, kStep, used,
-                               kThreads);
-    copy_floats(stage.scale, record(step / 2) + (kBackward ? SsdRecord::kIn : SsdRecord::kOutDt) + from,
-                kStep, kThreads);
+    copy_rows<kThreads, kStep, kSsdWidth, kSsdXRow>(stage.rows, c.rows.at(first, h), c.rows.token, used);
+    copy_rows<kThreads, kStep, kHalf, kSsdXRow>(stage.cols, c.cols.at(first, g) + half * kHalf, c.cols.token,
+                                                used);
+    copy_floats<kThreads, kStep>(stage.scale,
+                                 record(step / 2) + (kBackward ? SsdRecord::kIn : SsdRecord::kOutDt) + from);
   }
   /// sums += (scale rows)^T cols: this warp's sixteen channels by kHalf.
   __device__ void add(const Stage& stage, float (&sums)[kHalf / 8][4]) const {
@@ -95,8 +95,8 @@ struct Walk {
     for (int k = 0; k < kStep; k += 16) {
       std::uint32_t a[4];
       load_a_turned(a, stage.rows + k * kSsdXRow + warp * 16, kSsdXRow);
-      const float2 low = *reinterpret_cast<const float2*>(stage.scale + k + 2 * q);
-      const float2 high = *reinterpret_cast<const float2*>(stage.scale + k + 2 * q + 8);
+      const float2 low = load_pair(stage.scale + k + 2 * q);
+      const float2 high = load_pair(stage.scale + k + 2 * q + 8);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 by = i < 2 ? low : high;

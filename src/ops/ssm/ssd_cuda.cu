@@ -27,11 +27,11 @@ struct Outputs {
 template <int N>
 __device__ void fetch_head(typename Shared<N>::Head& to, const SsdShape& s, const Outputs& o,
                            const SsdPiece& at, std::int64_t piece, std::int64_t h) {
-  copy_rows<kSsdWidth, kSsdXRow>(to.x, o.x.at(at.first, h), o.x.token, kSsdPiece, at.used, kSsdThreads);
-  copy_rows<N, kSsdNRow<N>>(to.state, o.states + (piece * s.heads + h) * kSsdWidth * N, N, kSsdWidth,
-                            kSsdWidth, kSsdThreads);
-  copy_floats(to.record, o.records + (piece * s.heads + h) * SsdRecord::kFloats, SsdRecord::kFloats,
-              kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, kSsdWidth, kSsdXRow>(to.x, o.x.at(at.first, h), o.x.token, at.used);
+  copy_rows<kSsdThreads, kSsdWidth, N, kSsdNRow<N>>(
+      to.state, o.states + (piece * s.heads + h) * kSsdWidth * N, N, kSsdWidth);
+  copy_floats<kSsdThreads, SsdRecord::kFloats>(to.record,
+                                               o.records + (piece * s.heads + h) * SsdRecord::kFloats);
 }
 
 /// Adds what the tokens of this piece say to the outputs of run `run`; cb[d] is C B^T of the run with the run
@@ -48,16 +48,18 @@ __device__ void add_inside(float (&y)[kSsdWidth / 8][4], const float (&cb)[kSsdR
   for (int d = 0; d < kSsdRuns; ++d) {
     const int from = run - d;
     if (from < 0) break;
+    const float *dts = dt + from * kSsdRun + 2 * q, *outs = run_out + from * kSsdRun + 2 * q;
+    const float2 step[2] = {load_pair(dts), load_pair(dts + 8)},
+                 decay_out[2] = {load_pair(outs), load_pair(outs + 8)};
     float m[2][4];
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int t = g + e / 2 * 8, s = j * 8 + 2 * q + e % 2;
-        const float out = dt[from * kSsdRun + s];
-        const float decay =
-            d == 0 ? table[s * kSsdTableRow + t] : between * in[e / 2] * run_out[from * kSsdRun + s];
-        m[j][e] = cb[d][j][e] * decay * out;
+        const float decay = d == 0 ? table[s * kSsdTableRow + t]
+                                   : between * in[e / 2] * (e % 2 == 0 ? decay_out[j].x : decay_out[j].y);
+        m[j][e] = cb[d][j][e] * decay * (e % 2 == 0 ? step[j].x : step[j].y);
       }
     if (d > 0) between *= head.record[SsdRecord::kRunAll + from];
     const std::uint32_t a[4] = {pack_bf16(m[0][0], m[0][1]), pack_bf16(m[0][2], m[0][3]),
@@ -79,8 +81,8 @@ __global__ void __launch_bounds__(kSsdThreads, 1) outputs(SsdShape s, Outputs o)
   const SsdPiece at(s, piece);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int g = lane / 4, q = lane % 4, run = run_of_warp(), row = run * kSsdRun;
-  copy_rows<N, kSsdNRow<N>>(sh.c, o.c.at(at.first, group), o.c.token, kSsdPiece, at.used, kSsdThreads);
-  copy_rows<N, kSsdNRow<N>>(sh.b, o.b.at(at.first, group), o.b.token, kSsdPiece, at.used, kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(sh.c, o.c.at(at.first, group), o.c.token, at.used);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(sh.b, o.b.at(at.first, group), o.b.token, at.used);
   commit_copies();
   fetch_head<N>(sh.heads[0], s, o, at, piece, h0);
   commit_copies();

@@ -92,20 +92,30 @@ struct SsdRows {
 using SsdIn = SsdRows<const bf16>;
 using SsdOut = SsdRows<bf16>;
 
-/// Starts copying `rows` rows of kCols elements into a tile with rows of kStride; zeros from row `used` on.
-template <int kCols, int kStride>
-__device__ __forceinline__ void copy_rows(bf16* tile, const bf16* from, std::int64_t stride, int rows,
-                                          int used, int threads) {
-  constexpr int kParts = kCols / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kParts; i += threads) {
-    const int row = i / kParts, col = i % kParts * 8;
-    const bool valid = row < used;
-    copy_async(tile + row * kStride + col, from + (valid ? row : 0) * stride + col, valid);
+/// Starts copying kRows rows of kCols elements into a tile with rows of kStride; zeros from row `used` on. By
+/// a block of kThreads.
+template <int kThreads, int kRows, int kCols, int kStride>
+__device__ __forceinline__ void copy_rows(bf16* tile, const bf16* from, std::int64_t stride, int used) {
+  constexpr int kParts = kCols / 8, kRowsAtOnce = kThreads / kParts;
+  static_assert(kThreads % kParts == 0 && kRows % kRowsAtOnce == 0);
+  const int first = static_cast<int>(threadIdx.x) / kParts, col = static_cast<int>(threadIdx.x) % kParts * 8;
+  const bf16* row = from + first * stride + col;
+  tile += first * kStride + col;
+#pragma unroll
+  for (int i = 0; i < kRows; i += kRowsAtOnce, row += kRowsAtOnce * stride) {
+    const bool valid = first + i < used;
+    copy_async(tile + i * kStride, valid ? row : from, valid);
   }
 }
-__device__ __forceinline__ void copy_floats(float* to, const float* from, int count, int threads) {
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += threads * 4) copy_async(to + i, from + i);
+template <int kThreads, int kCount>
+__device__ __forceinline__ void copy_floats(float* to, const float* from) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4 * kThreads) {
+    const int at = i + 4 * static_cast<int>(threadIdx.x);
+    if (at < kCount) copy_async(to + at, from + at);
+  }
 }
+__device__ __forceinline__ float2 load_pair(const float* p) { return *reinterpret_cast<const float2*>(p); }
 
 /// Left operand from a tile [row, k], its corner at `tile`.
 __device__ __forceinline__ void load_a(std::uint32_t (&a)[4], const bf16* tile, int stride) {

@@ -24,12 +24,12 @@ struct Shared {
 template <int N>
 __device__ void fetch_head(typename Shared<N>::Head& to, const SsdShape& s, const SsdShared& o,
                            const float* records, const SsdPiece& at, std::int64_t piece, std::int64_t h) {
-  copy_rows<kSsdWidth, kSsdXRow>(to.rows, o.rows.at(at.first, h), o.rows.token, kSsdPiece, at.used,
-                                 kSsdThreads);
-  copy_rows<N, kSsdNRow<N>>(to.state, o.states + (piece * s.heads + h) * kSsdWidth * N, N, kSsdWidth,
-                            kSsdWidth, kSsdThreads);
-  copy_floats(to.scale, records + (piece * s.heads + h) * SsdRecord::kFloats + o.scale, kSsdPiece,
-              kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, kSsdWidth, kSsdXRow>(to.rows, o.rows.at(at.first, h), o.rows.token,
+                                                         at.used);
+  copy_rows<kSsdThreads, kSsdWidth, N, kSsdNRow<N>>(
+      to.state, o.states + (piece * s.heads + h) * kSsdWidth * N, N, kSsdWidth);
+  copy_floats<kSsdThreads, kSsdPiece>(to.scale,
+                                      records + (piece * s.heads + h) * SsdRecord::kFloats + o.scale);
 }
 
 /// total += scale (rows state) for the sixteen tokens of a warp; dots = scale (rows state) . own, by token.
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kSsdThreads, 2)
   const std::int64_t piece = blockIdx.x / s.groups, group = blockIdx.x % s.groups, h0 = group * s.per_group;
   const SsdPiece at(s, piece);
   const int run = run_of_warp(), row = run * kSsdRun;
-  copy_rows<N, kSsdNRow<N>>(sh.own, o.own.at(at.first, group), o.own.token, kSsdPiece, at.used, kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(sh.own, o.own.at(at.first, group), o.own.token, at.used);
   fetch_head<N>(sh.heads[0], s, o, records, at, piece, h0);
   commit_copies();
   float total[N / 8][4] = {};
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kSsdThreads, 2)
     copy_async(sh.pairs.dk + token * kSsdNRow<kSsdPiece> + t, from + token * kSsdPiece + t,
                t / kSsdRun >= token / kSsdRun);
   }
-  copy_rows<N, kSsdNRow<N>>(sh.pairs.other, o.other.at(at.first, group), o.other.token, kSsdPiece, at.used,
-                            kSsdThreads);
+  copy_rows<kSsdThreads, kSsdPiece, N, kSsdNRow<N>>(sh.pairs.other, o.other.at(at.first, group),
+                                                    o.other.token, at.used);
   commit_copies();
   wait_copies<0>();
   __syncthreads();
