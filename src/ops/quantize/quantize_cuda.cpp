@@ -4,6 +4,13 @@
 #include "ops/quantize/quantize_pair.h"
 
 namespace nibble::cuda {
+namespace {
+
+bool begin_wide(const void* rows, std::int64_t stride_bytes) {
+  return rows != nullptr && reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
+}  // namespace
 
 QuantizeJob job_of(const Quantize& q) {
   const QuantizedShape s = quantized_shape(q.spec, q.x_RC.size(0), q.x_RC.size(1), q.transpose);
@@ -30,6 +37,9 @@ QuantizeJob job_of(const Quantize& q) {
   if (job.codes) job.codes_stride = q.codes.stride(0);
   if (job.scales) job.scales_stride = q.scales.stride(0);
   if (job.row_amax) job.row_amax_stride = q.row_amax.stride(0);
+  job.wide_x = !job.x_is_f32 && begin_wide(job.x, job.x_stride * 2);
+  job.wide_values = begin_wide(job.values, job.values_stride * 2);
+  job.wide_codes = begin_wide(job.codes, job.codes_stride);
   return job;
 }
 

@@ -39,6 +39,8 @@ struct QuantizeJob {
   std::uint8_t* scales = nullptr;
   float* row_amax = nullptr;
   std::int64_t values_stride = 0, codes_stride = 0, scales_stride = 0, row_amax_stride = 0;
+  /// Rows of BF16 source, of values and of codes begin at multiples of 16 bytes.
+  bool wide_x = false, wide_values = false, wide_codes = false;
 
   bool writes() const { return (values != nullptr || codes != nullptr) && rows > 0 && cols > 0; }
 };

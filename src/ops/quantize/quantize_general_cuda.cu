@@ -66,9 +66,14 @@ struct MxRows {
   __device__ static void code(const DeviceMatrix<T>& m, std::int64_t i, std::int64_t j, const float (&x)[32],
                               float) {
     const Mxfp8Block<Element> block = encode_mxfp8<Element>(x, m.job.spec.scale_rule);
+    std::uint8_t codes[32];
+    bf16 values[32];
 #pragma unroll
-    for (int k = 0; k < 32; ++k)
-      m.put_element(i, j + k, block.codes[k], exact_operand(block.codes[k], block.scale));
+    for (int k = 0; k < 32; ++k) {
+      codes[k] = block.codes[k].bits;
+      values[k] = exact_operand(block.codes[k], block.scale);
+    }
+    m.put_bytes(i, j, codes, values);
     if (m.job.scales) m.job.scales[i * m.job.scales_stride + j / 32] = block.scale.bits;
   }
 };
@@ -81,11 +86,15 @@ struct Fp8Rows {
                               float amax) {
     const Fp8Scale scale =
         Fp8Scale::from_amax<Element>(amax, m.job.publish.bf16_values ? kBf16Max : kFloatMax);
+    std::uint8_t codes[16];
+    bf16 values[16];
 #pragma unroll
     for (int k = 0; k < 16; ++k) {
       const Element code = encode_fp8<Element>(x[k], scale);
-      m.put_element(i, j + k, code, exact_operand(code));
+      codes[k] = code.bits;
+      values[k] = exact_operand(code);
     }
+    m.put_bytes(i, j, codes, values);
   }
 };
 
@@ -94,9 +103,10 @@ struct Cast {
   template <class T>
   __device__ static void code(const DeviceMatrix<T>& m, std::int64_t i, std::int64_t j, const float (&x)[16],
                               float) {
+    bf16 values[16];
 #pragma unroll
-    for (int k = 0; k < 16; ++k)
-      if (j + k < m.job.cols) m.job.values[i * m.job.values_stride + j + k] = bf16::nearest(x[k]);
+    for (int k = 0; k < 16; ++k) values[k] = bf16::nearest(x[k]);
+    m.put_row(m.job.values + i * m.job.values_stride + j, m.job.wide_values, m.job.cols - j, values);
   }
 };
 
@@ -191,12 +201,15 @@ __global__ void __launch_bounds__(kFp8Block) fp8_blocks_kernel(QuantizeJob job) 
   for (int k = 0; k < kFp8Block; k += 16) {
     float x[16];
     m.load(i, b * kFp8Block + k, x);
+    std::uint8_t codes[16];
+    bf16 values[16];
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
       const E4M3 code = encode_fp8<E4M3>(x[n], scale);
-      m.put_element(i, b * kFp8Block + k + n, code,
-                    power_of_two ? exact_operand(code, power_of_two_scale(scale)) : exact_operand(code));
+      codes[n] = code.bits;
+      values[n] = power_of_two ? exact_operand(code, power_of_two_scale(scale)) : exact_operand(code);
     }
+    m.put_bytes(i, b * kFp8Block + k, codes, values);
   }
   if (job.scales == nullptr) return;
   if (power_of_two) {

@@ -74,8 +74,18 @@ struct DeviceMatrix {
     const std::int64_t filled = job.transpose ? job.x_rows : job.x_cols;
     const std::int64_t step = job.transpose ? job.x_stride : 1;
     p += job.transpose ? j * job.x_stride + i : i * job.x_stride + j;
+    if (sizeof(T) == 2 && job.wide_x && !job.transpose && j + N <= filled) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = j + k < filled ? nibble::to_float(p[k * step]) : 0.0f;
+      for (int k = 0; k < N; k += 8) {
+        float part[8];
+        load_pack<8>(p + k, part);
+#pragma unroll
+        for (int m = 0; m < 8; ++m) x[k + m] = part[m];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; ++k) x[k] = j + k < filled ? nibble::to_float(p[k * step]) : 0.0f;
+    }
     if (job.spec.rotation == 0) return;
 #pragma unroll
     for (int k = 0; k < N; k += 16) {
@@ -118,22 +128,43 @@ struct DeviceMatrix {
   template <int N, class Scale>
   __device__ __forceinline__ void put(std::int64_t i, std::int64_t j, const std::uint8_t (&codes)[N / 2],
                                       Scale scale) const {
+    if (job.values) {
+      bf16 values[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      if (j + k >= job.cols) break;
-      if (job.values) job.values[i * job.values_stride + j + k] = exact_operand(unpack_code(codes, k), scale);
-      if (job.codes && k % 2 == 0) job.codes[i * job.codes_stride + (j + k) / 2] = codes[k / 2];
+      for (int k = 0; k < N; ++k) values[k] = exact_operand(unpack_code(codes, k), scale);
+      put_row(job.values + i * job.values_stride + j, job.wide_values, job.cols - j, values);
     }
+    if (job.codes)
+      put_row(job.codes + i * job.codes_stride + j / 2, job.wide_codes, (job.cols - j + 1) / 2, codes);
     if (job.scales) job.scales[i * job.scales_stride + j / N] = scale.bits;
   }
 
-  /// One of the codes that have a byte each, with its operand.
-  template <class Element>
-  __device__ __forceinline__ void put_element(std::int64_t i, std::int64_t j, Element code,
-                                              bf16 operand) const {
-    if (j >= job.cols) return;
-    if (job.values) job.values[i * job.values_stride + j] = operand;
-    if (job.codes) job.codes[i * job.codes_stride + j] = code.bits;
+  /// N codes that have a byte each, with their operands.
+  template <int N>
+  __device__ __forceinline__ void put_bytes(std::int64_t i, std::int64_t j, const std::uint8_t (&codes)[N],
+                                            const bf16 (&values)[N]) const {
+    if (job.values) put_row(job.values + i * job.values_stride + j, job.wide_values, job.cols - j, values);
+    if (job.codes) put_row(job.codes + i * job.codes_stride + j, job.wide_codes, job.cols - j, codes);
+  }
+
+  /// What of N numbers is in the row, of which `left` are left; 8 or 16 bytes at a time where `wide` says
+  /// that rows begin so, because neighbouring threads write far apart where the matrix is transposed.
+  template <class U, int N>
+  __device__ static __forceinline__ void put_row(U* out, bool wide, std::int64_t left, const U (&in)[N]) {
+    constexpr int kBytes = N * sizeof(U) < 16 ? N * sizeof(U) : 16, kPack = kBytes / sizeof(U);
+    if (wide && left >= N) {
+#pragma unroll
+      for (int k = 0; k < N; k += kPack) {
+        Pack<U, kPack> pack;
+#pragma unroll
+        for (int m = 0; m < kPack; ++m) pack.v[m] = in[k + m];
+        *reinterpret_cast<Pack<U, kPack>*>(out + k) = pack;
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (k < left) out[k] = in[k];
+    }
   }
 };
 
