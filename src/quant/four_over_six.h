@@ -17,8 +17,9 @@
 ///               d = ((code * scale) * amax) / (6 * bound) - x
 /// Four only where its error is strictly smaller. With bound 448 the tensor's largest block cannot choose
 /// four: 1.5 * 448 saturates. Hence bound 256. A square tile adds its rows' errors as a tree (i with i + 8,
-/// then + 4, + 2, + 1). Under stochastic rounding the errors are those of the codes drawn, which biases the
-/// result away from zero: that is why gradients do not use it. Sources: [FOUROVERSIX], [TE].
+/// then + 4, + 2, + 1). Under stochastic rounding, of rows alone, the errors are those of the codes drawn.
+/// The candidates must draw apart, so four takes for element j the random number of element (j + 8) mod 16.
+/// The choice then biases the result, which is why gradients do not use it. Sources: [FOUROVERSIX], [TE].
 namespace nibble {
 
 struct CandidateScales {
@@ -49,6 +50,13 @@ NIBBLE_HD constexpr float sum_of_rows(float (&error)[16]) {
   return error[0];
 }
 
+/// Rounds under the random numbers of the other half of the block.
+template <class Round>
+struct OtherHalf {
+  Round round;
+  NIBBLE_HD constexpr E2M1 operator()(float x, int j) const { return round(x, (j + 8) % 16); }
+};
+
 /// A row-wise block. `g` was made with `range` = 6 * bound.
 template <class Round>
 NIBBLE_HD constexpr Nvfp4Block encode_four_over_six(const float (&x)[16], float block_amax,
@@ -57,7 +65,7 @@ NIBBLE_HD constexpr Nvfp4Block encode_four_over_six(const float (&x)[16], float 
   const CandidateScales scales = candidate_scales(block_amax, g);
   Nvfp4Block six{.scale = scales.six}, four{.scale = scales.four};
   encode_codes(x, block_multiplier(six.scale, g), round, six.codes);
-  encode_codes(x, block_multiplier(four.scale, g), round, four.codes);
+  encode_codes(x, block_multiplier(four.scale, g), OtherHalf<Round>{round}, four.codes);
   const float six_error = coding_error(x, six.codes, six.scale, g.amax, range, measure);
   const float four_error = coding_error(x, four.codes, four.scale, g.amax, range, measure);
   return four_error < six_error ? four : six;

@@ -7,6 +7,7 @@
 
 #include "ops/health/quant_stats.h"
 #include "ops/quantize/quantize_testing.h"
+#include "quant/format_names.h"
 
 namespace nibble {
 namespace {
@@ -27,13 +28,7 @@ TestMatrix matrix(std::int64_t rows, std::int64_t cols, bool f32) {
 
 QuantStats measure(Stream& stream, const TestMatrix& x, const Quantized& q, const QuantSpec& spec) {
   QuantStats stats;
-  MeasureQuant m{.x_RC = x.view(), .spec = spec, .amax = &q.amax, .scale = &q.scale, .out = &stats};
-  m.values = View<const bf16>(reinterpret_cast<const bf16*>(q.values.data()), q.shape.rows, q.shape.cols);
-  if (q.shape.code_cols != 0)
-    m.codes = View<const std::uint8_t>(q.codes.data(), q.shape.rows, q.shape.code_cols);
-  if (q.shape.scale_cols != 0)
-    m.scales = View<const std::uint8_t>(q.scales.data(), q.shape.rows, q.shape.scale_cols);
-  measure_quant(stream, m);
+  measure_quant(stream, testing::measuring_of(x.view(), q, spec, stats));
   return stats;
 }
 
@@ -54,14 +49,18 @@ void expect_same(const QuantStats& a, const QuantStats& b, double relative, cons
 TEST(Conformance, measure_quant) {
   HostDevice device;
   Stream ref(BackendKind::Ref, device, 1), one(BackendKind::Cpu, device, 1), two(BackendKind::Cpu, device, 2);
+  std::vector<QuantSpec> specs;
   for (Format format :
        {Format::Nvfp4, Format::Mxfp4, Format::Mxfp8E4M3, Format::Mxfp8E5M2, Format::Fp8E4M3, Format::Bf16})
+    specs.push_back({.format = format});
+  for (const QuantSpec& spec : testing::uncommon_specs())
+    if (spec.rotation == 0) specs.push_back(spec);
+  for (const QuantSpec& spec : specs)
     for (bool f32 : {false, true})
-      for (auto [rows, cols] : {std::pair{1, 16}, {33, 48}, {70, 37}}) {
-        const QuantSpec spec{.format = format};
+      for (auto [rows, cols] : {std::pair{1, 16}, {33, 48}, {70, 37}, {150, 20}}) {
         const TestMatrix x = matrix(rows, cols, f32);
         const Quantized q = testing::quantize_all(ref, x.view(), {.spec = spec});
-        const std::string what = fmt::format("{} [{}, {}] f32={}", info(format).name, rows, cols, f32);
+        const std::string what = fmt::format("{} [{}, {}] f32={}", arithmetic_name(spec), rows, cols, f32);
         const QuantStats expected = measure(ref, x, q, spec), got = measure(one, x, q, spec);
         expect_same(expected, got, 1e-12, what);
         expect_same(got, measure(two, x, q, spec), 0, what + " threads=2");

@@ -24,6 +24,8 @@ void check_nvfp4_options(const QuantSpec& spec) {
       !chosen || (!row_scaled && spec.profile == Profile::Te),
       "quantize: four-over-six has one order of operations, profile nvfp4.te, and one scale a tensor; leave "
       "the profile and the row scaling out");
+  check(!chosen || spec.tile == Tile::Row || !is_stochastic(spec.rounding),
+        "quantize: four-over-six in square tiles rounds to nearest; use rows for stochastic rounding");
   check((spec.scale_bound == 448 && !spec.headroom) || spec.profile <= Profile::Te213 ||
             spec.format != Format::Nvfp4,
         "quantize: headroom and the bound 256 belong to the profiles nvfp4.te and nvfp4.te213, not to {}",

@@ -149,22 +149,21 @@ void quantize_nvfp4_rows(const Matrix& m, float amax, std::int64_t begin, std::i
 /// The scale of a tile under four over six: the rows' errors under both candidates decide.
 E4M3 four_over_six_scale(const Matrix& m, std::int64_t i0, std::int64_t end, std::int64_t b, float amax,
                          const TensorScale& g) {
+  const QuantSpec& spec = m.spec();
   const CandidateScales scales = candidate_scales(amax, g);
   float six[16] = {}, four[16] = {};
   for (std::int64_t i = i0; i < end; ++i) {
     float x[16];
     m.load(i, b, x);
-    const auto error = [&](E4M3 scale) {
-      float sum = 0;
-      m.with_rounder<16>(i, b, [&](auto round) {
+    m.with_rounder<16>(i, b, [&](auto round) {
+      const auto error = [&](E4M3 scale) {
         std::uint8_t codes[8];
         encode_codes(x, block_multiplier(scale, g), round, codes);
-        sum = coding_error(x, codes, scale, g.amax, range_of(m.spec().scale_bound), m.spec().four_over_six);
-      });
-      return sum;
-    };
-    six[i - i0] = error(scales.six);
-    four[i - i0] = error(scales.four);
+        return coding_error(x, codes, scale, g.amax, range_of(spec.scale_bound), spec.four_over_six);
+      };
+      six[i - i0] = error(scales.six);
+      four[i - i0] = error(scales.four);
+    });
   }
   return sum_of_rows(four) < sum_of_rows(six) ? scales.four : scales.six;
 }

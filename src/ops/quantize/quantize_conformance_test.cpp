@@ -6,6 +6,7 @@
 #include "base/simd.h"
 #include "ops/quantize/quantize_testing.h"
 #include "ops/quantize/rotate.h"
+#include "quant/format_names.h"
 
 namespace nibble {
 namespace {
@@ -48,6 +49,7 @@ void expect_same(const Quantized& ref, const Quantized& cpu, const std::string& 
   differs(ref.scales, cpu.scales, "scales", ref.shape.scale_cols);
   differs(ref.codes, cpu.codes, "codes", ref.shape.code_cols);
   differs(ref.values, cpu.values, "values", ref.shape.cols);
+  differs(ref.row_amax, cpu.row_amax, "row_amax", 1);
 }
 
 /// Compares the two backends at every instruction set and with one and two threads.
@@ -92,18 +94,23 @@ std::vector<QuantSpec> all_specs() {
   return specs;
 }
 
+std::vector<QuantSpec> every_spec() {
+  std::vector<QuantSpec> specs = all_specs();
+  for (const QuantSpec& spec : testing::uncommon_specs()) specs.push_back(spec);
+  return specs;
+}
+
 std::string describe(const QuantSpec& s, const TestMatrix& x, bool transpose) {
-  return fmt::format("{} tile {} rounding {} rotation {} profile {} [{}, {}] {}{}", info(s.format).name,
-                     static_cast<int>(s.tile), static_cast<int>(s.rounding), s.rotation,
-                     static_cast<int>(s.profile), x.rows, x.cols, x.f32 ? "f32" : "bf16",
-                     transpose ? " transposed" : "");
+  return fmt::format("{} tile {} rounding {} rotation {} [{}, {}] {}{}", arithmetic_name(s),
+                     static_cast<int>(s.tile), static_cast<int>(s.rounding), s.rotation, x.rows, x.cols,
+                     x.f32 ? "f32" : "bf16", transpose ? " transposed" : "");
 }
 
 TEST_F(QuantizeConformance, CpuWritesTheBytesOfTheReferenceForEveryOptionAndOddShapes) {
   std::uint64_t seed = 1;
-  for (const QuantSpec& spec : all_specs()) {
+  for (const QuantSpec& spec : every_spec()) {
     for (const bool transpose : {false, true}) {
-      for (int trial = 0; trial < 3; ++trial, ++seed) {
+      for (int trial = 0; trial < (is_common(spec) ? 3 : 2); ++trial, ++seed) {
         const auto rows = static_cast<std::int64_t>(1 + testing::uniform(seed, -7) * (trial == 0 ? 260 : 70));
         const auto cols = static_cast<std::int64_t>(1 + testing::uniform(seed, -8) * (trial == 1 ? 560 : 70));
         const TestMatrix x = hard_matrix(rows, cols, trial == 2, trial == 1 ? 3 : 0, seed);
@@ -206,26 +213,61 @@ TEST_F(QuantizeConformance, Rotate) {
 }
 
 TEST_F(QuantizeConformance, Dequantize) {
-  for (const QuantSpec& spec : all_specs()) {
+  for (const QuantSpec& spec : every_spec()) {
     if (!is_quantized(spec.format) || spec.rotation != 0) continue;
     const TestMatrix x = hard_matrix(65, 77, true, 0, 13);
     const Quantized q = testing::quantize_all(ref_, x.view(), {.spec = spec});
-    std::vector<float> ref(65 * 77), cpu(ref.size());
-    Dequantize d{.format = spec.format, .amax = &q.amax, .scale = &q.scale};
-    d.codes = View<const std::uint8_t>(q.codes.data(), q.shape.rows, q.shape.code_cols);
-    if (q.shape.scale_cols)
-      d.scales = View<const std::uint8_t>(q.scales.data(), q.shape.rows, q.shape.scale_cols);
-    d.out_RC = View<float>(ref.data(), 65, 77);
-    dequantize(ref_, d);
+    std::vector<float> ref, cpu;
+    dequantize(ref_, testing::decoding_of(q, spec, ref));
     for (SimdLevel level : {SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512}) {
       if (level > best_) continue;
       set_simd_level(level);
-      d.out_RC = View<float>(cpu.data(), 65, 77);
-      dequantize(two_, d);
+      dequantize(two_, testing::decoding_of(q, spec, cpu));
       for (std::size_t i = 0; i < ref.size(); ++i) {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(ref[i]), std::bit_cast<std::uint32_t>(cpu[i])) << i;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(ref[i]), std::bit_cast<std::uint32_t>(cpu[i]))
+            << arithmetic_name(spec) << " at " << i;
       }
     }
+  }
+}
+
+/// What a GEMM multiplies, times the scales that it applies, is what the codes decode to, but for the order
+/// of the factors: at most three roundings.
+TEST_F(QuantizeConformance, OperandsTimesTheirScalesAreTheDecodedValues) {
+  for (const QuantSpec& spec : every_spec()) {
+    if (!is_quantized(spec.format) || spec.format == Format::Fp8BlockFp32E4M3) continue;
+    TestMatrix x(40, 144, true);
+    for (std::int64_t i = 0; i < 40 * 144; ++i)
+      x.set(i / 144, i % 144, static_cast<float>(testing::normal(7, i)));
+    const Quantized q = testing::quantize_all(two_, x.view(), {.spec = spec});
+    std::vector<float> decoded;
+    dequantize(two_, testing::decoding_of(q, spec, decoded));
+    const float inverse_range = gemm_inverse_range(spec.format, Format::Bf16);
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      const float row = q.row_amax.empty() ? 1.0f : q.row_amax[i / static_cast<std::size_t>(q.shape.cols)];
+      const float product = bf16{q.values[i]}.value() * (q.scale * row * inverse_range);
+      ASSERT_NEAR(product, decoded[i], std::abs(decoded[i]) * 0x3p-23f) << arithmetic_name(spec) << " " << i;
+    }
+  }
+}
+
+TEST_F(QuantizeConformance, AnOptionOfAnotherFormatIsRefused) {
+  const TestMatrix x = hard_matrix(16, 32, true, 0, 3);
+  for (const QuantSpec& spec :
+       {QuantSpec{.format = Format::Mxfp4, .four_over_six = FourOverSix::Mse},
+        {.format = Format::Mxfp8E4M3, .tensor_scaling = TensorScaling::Row},
+        {.format = Format::Nvfp4, .scale_rule = MxScaleRule::Floor},
+        {.format = Format::Mxfp8E4M3, .scale_rule = MxScaleRule::ThreeQuarters},
+        {.format = Format::Nvfp4, .scale_bound = 300},
+        {.format = Format::Nvfp4, .tile = Tile::Square, .tensor_scaling = TensorScaling::Row},
+        {.format = Format::Nvfp4, .profile = Profile::Ct, .four_over_six = FourOverSix::Mse},
+        {.format = Format::Nvfp4,
+        .tile = Tile::Square,
+        .rounding = Rounding::Stochastic,
+        .four_over_six = FourOverSix::Mse},
+        {.format = Format::Fp8E4M3, .rounding = Rounding::NearestAway},
+        {.format = Format::Mxfp6E2M3, .rounding = Rounding::Stochastic}}) {
+    EXPECT_THROW(testing::quantize_all(ref_, x.view(), {.spec = spec}), Error) << arithmetic_name(spec);
   }
 }
 

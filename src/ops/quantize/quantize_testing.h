@@ -9,6 +9,7 @@
 
 #include "backend/device.h"
 #include "numeric/random_key.h"
+#include "ops/health/quant_stats.h"
 #include "ops/quantize/quantize.h"
 
 namespace nibble::testing {
@@ -57,6 +58,7 @@ struct Quantized {
   float amax = -1, scale = -1;
   std::vector<std::uint16_t> values;
   std::vector<std::uint8_t> codes, scales;
+  std::vector<float> row_amax;  ///< of row-scaled specs
 };
 
 struct QuantizeOptions {
@@ -86,8 +88,82 @@ inline Quantized quantize_all(Stream& stream, const ConstRealView& x, const Quan
   q.values = View<bf16>(reinterpret_cast<bf16*>(out.values.data()), s.rows, s.cols);
   if (s.code_cols != 0) q.codes = View<std::uint8_t>(out.codes.data(), s.rows, s.code_cols);
   if (s.scale_cols != 0) q.scales = View<std::uint8_t>(out.scales.data(), s.rows, s.scale_cols);
+  if (o.spec.tensor_scaling == TensorScaling::Row) {
+    out.row_amax.assign(static_cast<std::size_t>(s.rows), -1);
+    q.row_amax = View<float>(out.row_amax.data(), s.rows);
+  }
   quantize(stream, q);
   return out;
+}
+
+/// How the codes of `q` decode into `out`.
+inline Dequantize decoding_of(const Quantized& q, const QuantSpec& spec, std::vector<float>& out) {
+  const QuantizedShape& s = q.shape;
+  out.resize(static_cast<std::size_t>(s.rows * s.cols));
+  Dequantize d{.format = spec.format, .amax = &q.amax, .scale = &q.scale};
+  d.codes = View<const std::uint8_t>(q.codes.data(), s.rows, s.code_cols);
+  if (s.scale_cols != 0) d.scales = View<const std::uint8_t>(q.scales.data(), s.rows, s.scale_cols);
+  if (!q.row_amax.empty()) d.row_amax = View<const float>(q.row_amax.data(), s.rows);
+  d.scale_bound = spec.scale_bound;
+  d.headroom = spec.headroom;
+  d.out_RC = View<float>(out.data(), s.rows, s.cols);
+  return d;
+}
+
+/// The quantised matrix against what was quantised, rotated already where the spec rotates.
+inline MeasureQuant measuring_of(const ConstRealView& x, const Quantized& q, const QuantSpec& spec,
+                                 QuantStats& out) {
+  const QuantizedShape& s = q.shape;
+  MeasureQuant m{.x_RC = x, .spec = spec, .amax = &q.amax, .scale = &q.scale, .out = &out};
+  m.values = View<const bf16>(reinterpret_cast<const bf16*>(q.values.data()), s.rows, s.cols);
+  if (s.code_cols != 0) m.codes = View<const std::uint8_t>(q.codes.data(), s.rows, s.code_cols);
+  if (s.scale_cols != 0) m.scales = View<const std::uint8_t>(q.scales.data(), s.rows, s.scale_cols);
+  if (!q.row_amax.empty()) m.row_amax = View<const float>(q.row_amax.data(), s.rows);
+  return m;
+}
+
+/// The options that only the general code path knows, each with what it may be combined with.
+inline std::vector<QuantSpec> uncommon_specs() {
+  std::vector<QuantSpec> specs;
+  const auto add = [&](QuantSpec spec, bool square = false, bool random = false) {
+    specs.push_back(spec);
+    spec.rotation = 16;
+    specs.push_back(spec);
+    spec.rotation = 0;
+    if (square) {
+      spec.tile = Tile::Square;
+      specs.push_back(spec);
+    }
+    if (!random) return;
+    if (spec.four_over_six != FourOverSix::Off) spec.tile = Tile::Row;
+    spec.rounding = Rounding::Stochastic;
+    specs.push_back(spec);
+  };
+  for (Profile p : {Profile::Exact, Profile::TorchAo, Profile::ModelOpt, Profile::Ct}) {
+    add({.format = Format::Nvfp4, .profile = p}, true, p == Profile::Exact);
+  }
+  add({.format = Format::Nvfp4, .rounding = Rounding::NearestAway}, true);
+  add({.format = Format::Mxfp4, .rounding = Rounding::NearestAway});
+  for (FourOverSix f : {FourOverSix::Mae, FourOverSix::Mse}) {
+    for (std::uint16_t bound : {448, 256}) {
+      add({.format = Format::Nvfp4, .four_over_six = f, .scale_bound = bound}, true, true);
+    }
+  }
+  add({.format = Format::Nvfp4, .tensor_scaling = TensorScaling::Row}, false, true);
+  add({.format = Format::Nvfp4, .scale_bound = 256}, true, true);
+  add({.format = Format::Nvfp4, .headroom = true}, true, true);
+  for (MxScaleRule rule : {MxScaleRule::Floor, MxScaleRule::Even, MxScaleRule::Ceil, MxScaleRule::Round}) {
+    add({.format = Format::Mxfp4, .scale_rule = rule}, false, true);
+    add({.format = Format::Mxfp8E4M3, .scale_rule = rule});
+    add({.format = Format::Mxfp6E2M3, .scale_rule = rule});
+  }
+  add({.format = Format::Mxfp4, .scale_rule = MxScaleRule::ThreeQuarters}, false, true);
+  add({.format = Format::Mxfp8E5M2, .scale_rule = MxScaleRule::Floor});
+  add({.format = Format::Mxfp6E2M3});
+  add({.format = Format::Mxfp6E3M2});
+  add({.format = Format::Fp8BlockE4M3}, true);
+  add({.format = Format::Fp8BlockFp32E4M3}, true);
+  return specs;
 }
 
 }  // namespace nibble::testing
