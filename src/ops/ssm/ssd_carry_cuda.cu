@@ -54,6 +54,7 @@ constexpr int kStages = 3;
 struct Stage {
   bf16 rows[kStep * kSsdXRow], cols[kStep * kSsdXRow];
   float scale[kStep];
+  float all[4];  ///< the first: the piece's whole decay
 };
 
 /// The states (or their gradients) of one head in one sequence, half of the columns.
@@ -85,8 +86,10 @@ struct Walk {
     copy_rows<kThreads, kStep, kSsdWidth, kSsdXRow>(stage.rows, c.rows.at(first, h), c.rows.token, used);
     copy_rows<kThreads, kStep, kHalf, kSsdXRow>(stage.cols, c.cols.at(first, g) + half * kHalf, c.cols.token,
                                                 used);
+    const float* from_record = record(step / 2);
     copy_floats<kThreads, kStep>(stage.scale,
-                                 record(step / 2) + (kBackward ? SsdRecord::kIn : SsdRecord::kOutDt) + from);
+                                 from_record + (kBackward ? SsdRecord::kIn : SsdRecord::kOutDt) + from);
+    copy_floats<kThreads, 4>(stage.all, from_record + SsdRecord::kAll);
   }
   /// sums += (scale rows)^T cols: this warp's sixteen channels by kHalf.
   __device__ void add(const Stage& stage, float (&sums)[kHalf / 8][4]) const {
@@ -165,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 4) carry(SsdShape s, SsdCarry c) {
     if (next < steps) walk.fetch(stages[next % kStages], next);
     commit_copies();
     if (step % 2 == 0) {
-      const float all = walk.record(step / 2)[SsdRecord::kAll];
+      const float all = stages[step % kStages].all[0];
 #pragma unroll
       for (int j = 0; j < kHalf / 8; ++j)
 #pragma unroll

@@ -21,11 +21,13 @@
 ///   backward: scores without dt;  decay dt_s x_s and decay dy_t in the sums that make states and their
 ///             gradients;  both of those;  dK, the gradient of C_t.B_s, after its sum over the heads of a
 ///             group
-/// So every term of y carries at most two of these roundings (state path: x, then the state) and every term
-/// of a gradient at most three (dB: dy in the gradient of the state, that gradient, or x, the state, dK):
-///   |y - exact| <= 2u sum|terms of y|,   |gradient - exact| <= 3u sum|its terms|   (1 + O(u)),
-/// plus n 2^-24 of the same sums from the FP32 additions. The roundings are independent, so the error seen
-/// is about u / sqrt(3) times the root of the sum of squares of the terms: 2^-9 of the result's usual size.
+/// So a term of y carries at most two of these roundings (x in the state, then the state), as does one of dx,
+/// dB and dC (dy in the gradient of the state, then that gradient; or x and the state); a term of ddt, da_log
+/// and ddt_bias, where a gradient meets a state, at most three:
+///   |y, dx, dB, dC - exact| <= 2u sum|terms|,   |ddt, da_log, ddt_bias - exact| <= 3u sum|terms|   (1 +
+///   O(u)),
+/// plus n 2^-24 of the same sums from the FP32 additions. The roundings are independent, so the error seen is
+/// about u times the root of the sum of squares of the terms: 2^-9 of a result's usual size.
 namespace nibble::cuda {
 
 inline constexpr int kSsdWidth = 64;                  ///< channels of a head
@@ -76,6 +78,7 @@ struct SsdRecord {
   static constexpr int kRunAll = 8 * kSsdPiece;    ///< [kSsdRuns], each run's whole decay
   static constexpr int kAll = kRunAll + kSsdRuns;  ///< the piece's
   static constexpr int kFloats = kRunAll + kSsdRun;
+  static_assert(kAll % 4 == 0 && kFloats % 4 == 0, "both are copied sixteen bytes at a time");
 };
 
 /// BF16 [tokens, heads or groups, contiguous], every row aligned to 16 bytes.
