@@ -17,7 +17,9 @@
 #include "ops/loss/cross_entropy.h"
 #include "ops/norm/rms_norm.h"
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
+#include "ops/quantize/swizzle_scales.h"
 #include "ops/ssm/causal_conv.h"
 #include "ops/ssm/ssd.h"
 
@@ -40,6 +42,6 @@ inline constexpr auto kAllOps =
              gated_rms_norm, gated_rms_norm_backward, add, cast, swiglu, swiglu_backward, squared_relu,
              squared_relu_backward, column_sum, embedding, embedding_backward, cross_entropy, gate_update,
              adamw, sum_squares, sum, rope, attention, attention_backward, causal_conv, causal_conv_backward,
-             ssd, ssd_backward, quantize, dequantize, rotate, measure_quant);
+             ssd, ssd_backward, quantize, quantize_pair, dequantize, rotate, swizzle_scales, measure_quant);
 
 }  // namespace nibble

@@ -4,8 +4,7 @@
 #include <bit>
 
 #include "../tests/support/golden_file.h"
-#include "ops/quantize/quantize_testing.h"
-#include "ops/quantize/rotate.h"
+#include "ops/quantize/quantize_device_testing.h"
 
 namespace nibble {
 namespace {
@@ -37,7 +36,7 @@ class QuantizeGolden : public ::testing::TestWithParam<BackendKind> {
                     const std::string& suffix) {
     if (!golden().has(key + "data" + suffix)) return;
     ++compared_;
-    const Quantized q = testing::quantize_all(stream_, x.view(), o);
+    const Quantized q = testing::quantize_on(stream_, x.view(), o, testing::Outputs::Codes);
     EXPECT_EQ(std::bit_cast<std::uint32_t>(golden().floats(key + "amax" + suffix)[0]),
               std::bit_cast<std::uint32_t>(q.amax))
         << key << suffix;
@@ -64,13 +63,8 @@ class QuantizeGolden : public ::testing::TestWithParam<BackendKind> {
   std::vector<float> what_is_quantized(const TestMatrix& x, const QuantizeOptions& o) {
     const QuantizedShape s = quantized_shape(o.spec, x.rows, x.cols, o.transpose);
     std::vector<float> out(static_cast<std::size_t>(s.rows * s.cols));
-    std::vector<bf16> rotated(out.size());
-    if (o.spec.rotation != 0) {
-      rotate(stream_, {.x_RC = x.view(),
-                       .transpose = o.transpose,
-                       .sign_mask = o.spec.sign_mask,
-                       .out = View<bf16>(rotated.data(), s.rows, s.cols)});
-    }
+    std::vector<bf16> rotated;
+    if (o.spec.rotation != 0) rotated = testing::rotate_on(stream_, x.view(), o.transpose, o.spec.sign_mask);
     for (std::size_t i = 0; i < out.size(); ++i) {
       const auto row = static_cast<std::int64_t>(i) / s.cols, col = static_cast<std::int64_t>(i) % s.cols;
       out[i] = o.spec.rotation != 0 ? rotated[i].value()
@@ -83,12 +77,7 @@ class QuantizeGolden : public ::testing::TestWithParam<BackendKind> {
   void expect_decoded(const Quantized& q, const std::string& key) {
     if (!golden().has(key)) return;
     ++decoded_;
-    std::vector<float> out(static_cast<std::size_t>(q.shape.rows * q.shape.cols));
-    Dequantize d{.format = Format::Nvfp4, .amax = &q.amax};
-    d.codes = View<const std::uint8_t>(q.codes.data(), q.shape.rows, q.shape.code_cols);
-    d.scales = View<const std::uint8_t>(q.scales.data(), q.shape.rows, q.shape.scale_cols);
-    d.out_RC = View<float>(out.data(), q.shape.rows, q.shape.cols);
-    dequantize(stream_, d);
+    const std::vector<float> out = testing::dequantize_on(stream_, q, {.format = Format::Nvfp4});
     const std::vector<float> expected = golden().floats(key);
     for (std::size_t i = 0; i < out.size(); ++i) {
       // The decode factor of a huge amax is infinite, and infinity times the code 0 is NaN in both.
@@ -97,8 +86,13 @@ class QuantizeGolden : public ::testing::TestWithParam<BackendKind> {
     }
   }
 
+  Device& device() {
+    if (GetParam() == BackendKind::Cuda) return *conformance::gpu();
+    return host_;
+  }
+
   HostDevice host_;
-  Stream stream_{GetParam(), host_, 2};
+  Stream stream_{GetParam(), device(), 2};
   int compared_ = 0, decoded_ = 0;
 };
 
@@ -131,8 +125,7 @@ TEST_P(QuantizeGolden, RotatedMatricesAreThoseOfTransformerEngine) {
     if (!golden().has(key)) continue;
     ++found;
     const TestMatrix x = matrix("q/" + name + "/x");
-    std::vector<bf16> out(static_cast<std::size_t>(x.rows * x.cols));
-    rotate(stream_, {.x_RC = x.view(), .transpose = true, .out = View<bf16>(out.data(), x.cols, x.rows)});
+    const std::vector<bf16> out = testing::rotate_on(stream_, x.view(), true);
     const std::vector<float> expected = golden().floats(key);
     for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(expected[i], out[i].value()) << key << " at " << i;
   }
@@ -163,17 +156,23 @@ TEST_P(QuantizeGolden, Fp8AndMxfp8CodesAreThoseOfTransformerEngine) {
     const TestMatrix x = matrix(base + "x");
     for (const Format format : {Format::Fp8E4M3, Format::Fp8E5M2}) {
       const std::string key = base + (format == Format::Fp8E4M3 ? "cs.e4m3." : "cs.e5m2.");
-      const Quantized q = testing::quantize_all(stream_, x.view(), {.spec = {.format = format}});
+      const Quantized q = testing::quantize_on(stream_, x.view(), {.spec = {.format = format}});
       EXPECT_EQ(golden().values<std::uint8_t>(key + "data"), q.codes) << key;
       EXPECT_EQ(golden().floats(key + "scale_inv")[0], q.scale) << key;
     }
-    const Quantized q = testing::quantize_all(stream_, x.view(), {.spec = {.format = Format::Mxfp8E4M3}});
+    const Quantized q = testing::quantize_on(stream_, x.view(), {.spec = {.format = Format::Mxfp8E4M3}});
     EXPECT_EQ(golden().values<std::uint8_t>(base + "mx.data"), q.codes) << base;
     EXPECT_EQ(golden().values<std::uint8_t>(base + "mx.scale_e8m0"), q.scales) << base;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, QuantizeGolden, ::testing::Values(BackendKind::Ref, BackendKind::Cpu),
+std::vector<BackendKind> backends() {
+  std::vector<BackendKind> kinds = {BackendKind::Ref, BackendKind::Cpu};
+  if (conformance::gpu() != nullptr) kinds.push_back(BackendKind::Cuda);
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, QuantizeGolden, ::testing::ValuesIn(backends()),
                          [](const auto& i) { return std::string(name_of(i.param)); });
 
 }  // namespace
