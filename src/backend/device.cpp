@@ -87,7 +87,17 @@ void* Arena::take_bytes(std::size_t bytes) {
   }
   void* p = chunks_[chunk_].as<char>() + used_;
   used_ += need;
+  live_ += need;
+  peak_ = std::max(peak_, live_);
   return p;
+}
+
+void Arena::settle() {
+  check(live_ == 0, "an arena with {} bytes taken cannot settle", live_);
+  if (chunks_.size() <= 1) return;
+  chunks_.clear();
+  chunks_.emplace_back(*device_, peak_);
+  chunk_ = used_ = 0;
 }
 
 std::size_t Arena::reserved() const {

@@ -48,6 +48,8 @@ class Device {
   virtual void send_to_host(void* to, const void* from, std::size_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;  ///< both on the device
   virtual void zero(void* p, std::size_t bytes) = 0;
+  /// Bytes of the device's memory that are in use now, by whomever; 0 where that says nothing.
+  virtual std::size_t bytes_in_use() const { return 0; }
 
   /// A point in the order of issue, and waiting until everything before it is done. Marks are numbers that
   /// grow; the last few can be waited for.
@@ -165,12 +167,13 @@ class Arena {
   explicit Arena(Device& device) : device_(&device) {}
 
   struct Mark {
-    std::size_t chunk = 0, used = 0;
+    std::size_t chunk = 0, used = 0, live = 0;
   };
-  Mark mark() const { return {chunk_, used_}; }
+  Mark mark() const { return {chunk_, used_, live_}; }
   void rewind(Mark m) {
     chunk_ = m.chunk;
     used_ = m.used;
+    live_ = m.live;
   }
 
   void* take_bytes(std::size_t bytes);
@@ -184,13 +187,17 @@ class Arena {
     const Layout l = Layout::contiguous(sizes...);
     return {take_bytes(static_cast<std::size_t>(l.numel()) * size_of(dtype)), dtype, l};
   }
-  /// Bytes of all chunks: the peak so far, rounded up to chunks.
+  /// Bytes of all chunks: the peak so far, and what did not fit into the rests of chunks.
   std::size_t reserved() const;
+  /// Makes one chunk, as large as the peak so far, of all: the plan of memory that a first step has found.
+  /// Nothing may be taken; addresses change.
+  void settle();
 
  private:
   Device* device_;
   std::vector<Buffer> chunks_;
   std::size_t chunk_ = 0, used_ = 0;
+  std::size_t live_ = 0, peak_ = 0;  ///< bytes taken now, and at most
 };
 
 /// Gives back what was taken from an arena since.

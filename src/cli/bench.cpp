@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   MachineOptions machine;
   std::string model = "hybrid-tiny", json, hardware;
-  std::int64_t batch = 8, sequence = 256, vocab = 0, steps = 30;
+  std::int64_t batch = 8, micro_batch = 0, sequence = 256, vocab = 0, steps = 30;
+  Recompute recompute = Recompute::None;
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
   bool quantizers = true, products = true, training = true;
 };
@@ -34,22 +35,31 @@ struct Options {
 struct StepRate {
   std::string recipe;
   double ms = 0, tokens_per_s = 0, gflops = 0;
+  double first_step_s = 0;  ///< memory, library plans and start values included
+  double memory_gib = 0;    ///< of the device, while steps run; 0 on the host
+  double mfu = 0;           ///< of the device's BF16 peak; 0 where none is known
 };
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out.
+/// Dense BF16 peak of the GPU that MFU is quoted against: H100 and H200 (docs/SOURCES.md, [H100]).
+constexpr double kHopperBf16Gflops = 989.4e3;
+
+/// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out. A
+/// device with a queue gets its next step while it computes, as in training.
 StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model, const std::string& recipe) {
   const std::int64_t tokens = o.batch * o.sequence;
+  const Clock::time_point made = Clock::now();
   Learner learner(stream, {.model = model,
                            .recipe = find_recipe(recipe),
                            .optimizer = {},
                            .schedule = {.peak = 1e-4, .steps = 1 << 20},
                            .sequence = o.sequence,
                            .batch = o.batch,
-                           .micro_batch = o.batch,
+                           .micro_batch = o.micro_batch > 0 ? o.micro_batch : o.batch,
+                           .recompute = o.recompute,
                            .seed = 1,
                            .sr_seed = 1});
   std::mt19937 random(1);
@@ -57,16 +67,28 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
   const View<const std::int32_t> in(ids.data(), tokens), out(ids.data() + 1, tokens);
   constexpr std::int64_t kWarmup = 10;
+  const int queue = stream.kind() == BackendKind::Cuda ? 1 : 0;
+  StepRate rate{.recipe = recipe};
   std::vector<double> times;
-  for (std::int64_t i = 0; i < kWarmup + o.steps; ++i) {
-    const Clock::time_point start = Clock::now();
-    learner.step(in, out, nullptr);
-    if (i >= kWarmup) times.push_back(seconds_since(start));
+  learner.step(in, out, nullptr);
+  rate.first_step_s = seconds_since(made);
+  Clock::time_point last = Clock::now();
+  for (std::int64_t i = 1; i < kWarmup + o.steps + queue; ++i) {
+    learner.begin(in, out, nullptr);
+    if (learner.in_flight() <= queue) continue;
+    learner.finish();
+    if (i >= kWarmup) times.push_back(seconds_since(last));
+    last = Clock::now();
   }
+  while (learner.in_flight() > 0) learner.finish();
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   const double median = times[times.size() / 2];
-  return {recipe, median * 1e3, static_cast<double>(tokens) / median,
-          flops_per_token(model, o.sequence).total() * static_cast<double>(tokens) / median * 1e-9};
+  rate.ms = median * 1e3;
+  rate.tokens_per_s = static_cast<double>(tokens) / median;
+  rate.gflops = flops_per_token(model, o.sequence).total() * rate.tokens_per_s * 1e-9;
+  rate.memory_gib = static_cast<double>(stream.device().bytes_in_use()) / (1 << 30);
+  if (stream.kind() == BackendKind::Cuda) rate.mfu = rate.gflops / kHopperBf16Gflops;
+  return rate;
 }
 
 /// GFLOP/s of one matrix product with the operand layouts of the three GEMMs of a linear.
@@ -75,21 +97,31 @@ double measure_product(Stream& stream, Gemm gemm, DType type, std::int64_t t, st
   Arena arena(stream.device());
   const RealView x = arena.take_real(type, t, k), w = arena.take_real(type, n, k),
                  dy = arena.take_real(type, t, n);
-  for (const RealView& v : {x, w, dy})
+  for (const RealView& v : {x, w, dy}) {
+    std::vector<float> memory(static_cast<std::size_t>(v.numel()));
+    const RealView host(memory.data(), type, v.layout());
     for (std::int64_t i = 0; i < v.size(0); ++i)
-      for (std::int64_t j = 0; j < v.size(1); ++j) v.set(static_cast<float>((i * 7 + j * 13) % 17 - 8), i, j);
+      for (std::int64_t j = 0; j < v.size(1); ++j)
+        host.set(static_cast<float>((i * 7 + j * 13) % 17 - 8), i, j);
+    stream.device().copy_from_host(v.data(), memory.data(),
+                                   static_cast<std::size_t>(v.numel()) * size_of(type));
+  }
   const RealView y = arena.take_real(type, t, n), dx = arena.take_real(type, t, k);
   const View<float> dw = arena.take<float>(n, k);
   const MatMul product = gemm == Gemm::Fprop ? MatMul{.a_MK = x, .b_NK = w, .c_MN = y}
                          : gemm == Gemm::Dgrad
                              ? MatMul{.a_MK = dy, .b_NK = w.transposed(), .c_MN = dx}
                              : MatMul{.a_MK = dy.transposed(), .b_NK = x.transposed(), .c_MN = dw};
+  // A device with a queue gets several at a time, so that issuing one does not count.
+  const int together = stream.kind() == BackendKind::Cuda ? 20 : 1;
   double best = 1e30;
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < 3 || seconds_since(begin) < 0.3; ++i) {
+    stream.device().synchronize();
     const Clock::time_point start = Clock::now();
-    matmul(stream, product);
-    best = std::min(best, seconds_since(start));
+    for (int j = 0; j < together; ++j) matmul(stream, product);
+    stream.device().synchronize();
+    best = std::min(best, seconds_since(start) / together);
   }
   return 2e-9 * static_cast<double>(t * n * k) / best;
 }
@@ -142,16 +174,22 @@ void print_products(Stream& stream, const Options& o, const DecoderSpec& model, 
 void print_steps(Stream& stream, const Options& o, const DecoderSpec& model, Json& json) {
   fmt::print("\ntraining step of {}: {} parameters, {} x {} random tokens, median of {} steps after 10\n",
              o.model, param_count(model), o.batch, o.sequence, o.steps);
-  fmt::print("  {:<8} {:>10} {:>12} {:>10} {:>14}\n", "recipe", "ms", "tokens/s", "GFLOP/s", "x bf16's time");
+  fmt::print("  {:<14} {:>10} {:>12} {:>10} {:>14} {:>7} {:>7} {:>8}\n", "recipe", "ms", "tokens/s",
+             "GFLOP/s", "x bf16's time", "MFU %", "GiB", "first s");
   std::vector<StepRate> rates;
   for (const std::string& r : o.recipes) rates.push_back(measure_step(o, stream, model, r));
   const auto bf16 =
       std::find_if(rates.begin(), rates.end(), [](const StepRate& r) { return r.recipe == "bf16"; });
   for (const StepRate& r : rates) {
     const double ratio = bf16 == rates.end() ? 0 : r.ms / bf16->ms;
-    fmt::print("  {:<8} {:>10.2f} {:>12.0f} {:>10.1f} {:>14.2f}\n", r.recipe, r.ms, r.tokens_per_s, r.gflops,
-               ratio);
-    json["steps"].push_back({{"recipe", r.recipe}, {"ms", r.ms}, {"tokens_per_s", r.tokens_per_s}});
+    fmt::print("  {:<14} {:>10.2f} {:>12.0f} {:>10.1f} {:>14.3f} {:>7.1f} {:>7.1f} {:>8.1f}\n", r.recipe,
+               r.ms, r.tokens_per_s, r.gflops, ratio, 100 * r.mfu, r.memory_gib, r.first_step_s);
+    json["steps"].push_back({{"recipe", r.recipe},
+                             {"ms", r.ms},
+                             {"tokens_per_s", r.tokens_per_s},
+                             {"mfu", r.mfu},
+                             {"memory_gib", r.memory_gib},
+                             {"first_step_s", r.first_step_s}});
   }
 }
 
@@ -180,8 +218,8 @@ void write_hardware(const std::string& path, Stream& stream) {
 }
 
 ExitCode run(const Options& o) {
-  HostDevice host;
-  Stream stream = open_stream(o.machine, host);
+  Workplace here(o.machine);
+  Stream& stream = here.stream;
   DecoderSpec model = preset_spec(o.model);
   if (o.vocab > 0) model.vocab = o.vocab;
   check_usage(o.sequence <= model.max_seq, "--sequence {}: {} takes {} tokens", o.sequence, o.model,
@@ -215,6 +253,11 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--steps", o->steps, "Steps that are timed")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--micro-batch", o->micro_batch, "Sequences at a time; 0: all of a step at once")
+      ->capture_default_str();
+  app.add_option("--recompute", o->recompute, "none, light or block: what backward computes again")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Recompute>{
+          {"none", Recompute::None}, {"light", Recompute::Light}, {"block", Recompute::Block}}));
   app.add_option("--recipes", o->recipes, "Recipes to time, each beside bf16")
       ->capture_default_str()
       ->delimiter(',');
@@ -226,7 +269,7 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--json", o->json, "Also write the figures to this file");
   add_machine_options(app, o->machine);
   app.footer("Speeds are quoted beside their own baseline from the same binary and run.");
-  return with_verdict_bench(app, [o] { return run(*o); });
+  return with_formats_bench(app, with_verdict_bench(app, [o] { return run(*o); }));
 }
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/device.h"
@@ -33,6 +34,8 @@ Verb add_doctor(CLI::App& app);
 Verb add_bench(CLI::App& app);
 /// `bench --verdict`: puts its options on `app`; the verb runs it when asked for, else `otherwise`.
 Verb with_verdict_bench(CLI::App& app, Verb otherwise);
+/// `bench --formats`: likewise.
+Verb with_formats_bench(CLI::App& app, Verb otherwise);
 
 /// --backend and --threads, which every verb that computes has.
 struct MachineOptions {
@@ -54,7 +57,14 @@ RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine);
 /// `nibble VERB FILE ...` as it can be typed again, quoted for a shell.
 std::string command_line(const std::string& verb, const ConfigOptions& config, const MachineOptions& machine);
 
-/// The stream that the machine options ask for, for verbs without a configuration.
-Stream open_stream(const MachineOptions& machine, Device& device);
+/// The device and the stream that a verb computes on. Throws Error{Usage} for a backend that this binary
+/// lacks, Error{Runtime} when there is no such device.
+struct Workplace {
+  Workplace(std::string_view backend, int threads);
+  explicit Workplace(
+      const MachineOptions& machine);  ///< for verbs without a configuration: cpu if none is named
+  std::unique_ptr<Device> device;
+  Stream stream;
+};
 
 }  // namespace nibble

@@ -67,8 +67,8 @@ Json to_json(const Machine& m, const Stream& stream, int threads, const std::vec
 }
 
 ExitCode run(const Options& o) {
-  HostDevice host;
-  Stream stream = open_stream(o.machine, host);
+  Workplace here(o.machine);
+  Stream& stream = here.stream;
   const int threads = stream.pool().threads();
   const Machine m = describe_machine();
   if (!o.json) {

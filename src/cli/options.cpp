@@ -10,7 +10,8 @@
 namespace nibble {
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {
-  app.add_option("--backend", options.backend, "Where to compute: ref (plain loops, slow on purpose) or cpu");
+  app.add_option("--backend", options.backend,
+                 "Where to compute: ref (plain loops, slow on purpose), cpu or cuda");
   app.add_option("--threads", options.threads, "Threads; 0: one a hardware thread. Never changes a result")
       ->check(CLI::NonNegativeNumber);
 }
@@ -51,9 +52,11 @@ std::string command_line(const std::string& verb, const ConfigOptions& config,
   return text;
 }
 
-Stream open_stream(const MachineOptions& machine, Device& device) {
-  return Stream(backend_from_name(machine.backend.empty() ? "cpu" : machine.backend), device,
-                std::max(machine.threads, 0));
-}
+Workplace::Workplace(std::string_view backend, int threads)
+    : device(open_device(backend_from_name(backend))),
+      stream(backend_from_name(backend), *device, std::max(threads, 0)) {}
+
+Workplace::Workplace(const MachineOptions& machine)
+    : Workplace(machine.backend.empty() ? "cpu" : std::string_view(machine.backend), machine.threads) {}
 
 }  // namespace nibble

@@ -22,8 +22,8 @@ ExitCode run(const Options& o) {
   check_usage(!o.seed || request.choices.round != "rne",
               "--seed has no effect with --round rne; add --round sr or sr-exact, or leave --seed out");
   request.seed = o.seed.value_or(0);
-  HostDevice host;
-  Stream stream = open_stream(o.machine, host);
+  Workplace here(o.machine);
+  Stream& stream = here.stream;
   const QuantizeReport report = quantize_file(stream, request);
   fmt::print("{}", o.json ? dump_json(quantize_json(report)) : quantize_table(report));
   return 0;

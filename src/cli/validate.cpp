@@ -79,8 +79,8 @@ ExitCode run(const Options& o) {
   const bool resume = o.resume || config.checkpoint.resume;
   const SignalGuard signals;
   const RunSetup setup(config);
-  HostDevice host;
-  Stream stream(backend_from_name(config.training.backend), host, static_cast<int>(config.training.threads));
+  Workplace here(config.training.backend, static_cast<int>(config.training.threads));
+  Stream& stream = here.stream;
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
   std::optional<NoiseFloor> noise_floor;
   if (!o.noise_floor.empty()) noise_floor = read_noise_floor(o.noise_floor);

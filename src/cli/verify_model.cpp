@@ -30,8 +30,8 @@ ExitCode run(const Options& o) {
   const std::filesystem::path golden = o.golden.empty()
                                            ? std::filesystem::path(o.directory) / "golden.safetensors"
                                            : std::filesystem::path(o.golden);
-  HostDevice host;
-  Stream stream = open_stream(o.machine, host);
+  Workplace here(o.machine);
+  Stream& stream = here.stream;
   const VerifyReport r = verify_model(o.directory, golden, stream, find_recipe(o.recipe));
   fmt::print("{} on {}, recipe {}, against {}\n", o.directory, name_of(stream.kind()), o.recipe,
              golden.string());

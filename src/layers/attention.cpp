@@ -83,12 +83,12 @@ void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   saved_mixed_ = mixed;
 }
 
-void AttentionLayer::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
+void AttentionLayer::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) {
   const ArenaScope temporaries(ctx.arena);
   const std::int64_t tokens = dy_TD.size(0), heads = spec_.heads, d = spec_.head_dim;
   const RealView dmixed = ctx.activations(tokens, heads * d);
   const RealView dqkv = ctx.activations(tokens, qkv_.info().n);
-  out_.backward(ctx, dy_TD, dmixed);
+  out_.backward(ctx, saved_mixed_, dy_TD, dmixed);
   const Qkv<ConstRealView> p = split(saved_qkv_);
   const Qkv<RealView> dp = split(dqkv);
   attention_backward(ctx.stream, {.q_THD = p.q_THD,
@@ -103,7 +103,7 @@ void AttentionLayer::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD)
                                   .seq_len = ctx.seq_len,
                                   .scale = 1 / std::sqrt(static_cast<float>(d))});
   turn(ctx, dqkv, true);
-  qkv_.backward(ctx, dqkv, dx_TD);
+  qkv_.backward(ctx, x_TD, dqkv, dx_TD);
 }
 
 }  // namespace nibble

@@ -29,7 +29,7 @@ class AttentionLayer final : public Mixer {
   AttentionLayer(const AttentionSpec& spec, Linear qkv, Linear out, std::shared_ptr<const RopeTable> rope)
       : spec_(spec), qkv_(std::move(qkv)), out_(std::move(out)), rope_(std::move(rope)) {}
   void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
-  void backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) override;
+  void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) override;
 
  private:
   template <class V>

@@ -34,6 +34,14 @@ class QuantObserver {
   virtual void on_product(const LinearInfo& linear, Gemm gemm, double relative_error) = 0;
 };
 
+/// What a forward pass does not keep, and backward computes again: the same bits, since nothing random
+/// depends on how often it is computed.
+enum class Recompute : std::uint8_t {
+  None,   ///< everything is kept
+  Light,  ///< norms' and activations' outputs: no GEMM is done twice
+  Block,  ///< all but each sublayer's input
+};
+
 /// Everything a layer needs to know of the pass it takes part in. Plain data, one a micro-batch; a layer
 /// keeps no step, recipe or stream of its own.
 struct Context {
@@ -49,6 +57,8 @@ struct Context {
   std::uint64_t weights_version =
       0;                 ///< changes whenever weights do: quantised weights are made once a version
   bool training = true;  ///< false: nothing is kept for a backward pass
+  Recompute recompute = Recompute::None;
+  bool native_fp8 = false;  ///< FP8 products multiply the codes themselves; otherwise exact BF16 operands
   /// The step's numbers in the backend's memory. With it random keys read their step there and faulty
   /// operands are noted there (linear_fault says which) instead of being waited for.
   StepRecord* record = nullptr;
@@ -56,6 +66,11 @@ struct Context {
 
   RealView activations(std::int64_t tokens, std::int64_t features) const {
     return arena.take_real(activation, tokens, features);
+  }
+  bool recomputes() const { return training && recompute != Recompute::None; }
+  /// For what backward can compute again: kept, or scratch of the caller's ArenaScope on stream.scratch().
+  RealView recomputable(std::int64_t tokens, std::int64_t features) const {
+    return (recomputes() ? stream.scratch() : arena).take_real(activation, tokens, features);
   }
 };
 

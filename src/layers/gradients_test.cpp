@@ -120,7 +120,7 @@ void check_mixer(Bench& b, Mixer& mixer) {
   };
   const auto backward = [&] {
     Context ctx = b.context();
-    mixer.backward(ctx, View<const float>(weights.data(), kTokens, kWidth), x.grad);
+    mixer.backward(ctx, x.compute, View<const float>(weights.data(), kTokens, kWidth), x.grad);
   };
   b.check(forward, backward);
 }
@@ -196,7 +196,7 @@ TEST(LayerGradients, NormAddsIntoTheResidualGradient) {
       },
       [&] {
         Context ctx = b.context();
-        norm.backward(ctx, View<const float>(weights.data(), kTokens, kWidth), x.grad);
+        norm.backward(ctx, View<const float>(weights.data(), kTokens, kWidth), x.grad, {});
       });
 }
 

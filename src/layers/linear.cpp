@@ -7,7 +7,9 @@
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/matmul_fp8.h"
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
 
 namespace nibble {
@@ -25,6 +27,13 @@ float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearIn
 
 ConstRealView oriented(ConstRealView source, bool transpose) {
   return transpose ? source.transposed() : source;
+}
+
+/// Whether the stored codes themselves are multiplied: FP8 with one scale a tensor, on tensor cores that have
+/// it.
+bool is_coded(const Context& ctx, const GemmRecipe& recipe) {
+  const auto is_fp8 = [](Format f) { return f == Format::Fp8E4M3 || f == Format::Fp8E5M2; };
+  return ctx.native_fp8 && is_fp8(recipe.a.format) && is_fp8(recipe.b.format);
 }
 
 }  // namespace
@@ -53,29 +62,26 @@ Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
 void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
-  const Ready x = prepare(ctx, Gemm::Fprop, Operand::A, plan.fprop.a, x_TK, false);
-  const Ready w = prepare_weight(ctx, Gemm::Fprop, plan.fprop.b, false);
-  multiply(ctx, plan.fprop, x, w, y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
-  observe(ctx, Gemm::Fprop, plan.fprop, x_TK, false, weight_.compute, false, x, w);
-  saved_x_TK_ = x_TK;
+  const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_TK},
+      w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
+  const bool coded = is_coded(ctx, plan.fprop);
+  multiply(ctx, plan.fprop, prepare(ctx, x, coded), prepare_weight(ctx, Gemm::Fprop, w.spec, false, coded),
+           y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
+  observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
 
-void Linear::backward(Context& ctx, ConstRealView dy_TN, RealView dx_TK) {
+void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
-  {
-    const ArenaScope scratch(ctx.stream.scratch());
-    const Ready dy = prepare(ctx, Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN, false);
-    const Ready wt = prepare_weight(ctx, Gemm::Dgrad, plan.dgrad.b, true);
-    multiply(ctx, plan.dgrad, dy, wt, dx_TK, 0);
-    observe(ctx, Gemm::Dgrad, plan.dgrad, dy_TN, false, weight_.compute, true, dy, wt);
-  }
-  {
-    const ArenaScope scratch(ctx.stream.scratch());
-    const Ready dyt = prepare(ctx, Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true);
-    const Ready xt = prepare(ctx, Gemm::Wgrad, Operand::B, plan.wgrad.b, saved_x_TK_, true);
-    multiply(ctx, plan.wgrad, dyt, xt, weight_.grad, 1);
-    observe(ctx, Gemm::Wgrad, plan.wgrad, dy_TN, true, saved_x_TK_, true, dyt, xt);
-  }
+  const ArenaScope scratch(ctx.stream.scratch());
+  const auto [dy, dy_turned] = prepare_gradient(ctx, plan, dy_TN);
+  const bool coded = is_coded(ctx, plan.dgrad);
+  multiply(ctx, plan.dgrad, dy, prepare_weight(ctx, Gemm::Dgrad, plan.dgrad.b, true, coded), dx_TK, 0);
+  observe(ctx, Gemm::Dgrad, plan.dgrad, {Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN},
+          {Gemm::Dgrad, Operand::B, plan.dgrad.b, weight_.compute, true});
+
+  const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_TK, true};
+  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, is_coded(ctx, plan.wgrad)), weight_.grad, 1);
+  observe(ctx, Gemm::Wgrad, plan.wgrad, {Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true}, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
 }
 
@@ -89,63 +95,134 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
           .stuck_at_zero = ctx.recipe.stuck_random_bits};
 }
 
-void Linear::quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
-                           ConstRealView source, bool transpose, View<bf16> values, float* amax,
-                           float* scale) const {
-  quantize(ctx.stream, {.x_RC = source,
-                        .spec = spec,
-                        .transpose = transpose,
-                        .random = random_key(ctx, gemm, operand, source.size(1)),
-                        .amax = amax,
-                        .scale = scale,
-                        .values = values,
-                        .fault = ctx.record ? &ctx.record->fault : nullptr,
-                        .fault_id = fault_id(info_, gemm, operand)});
-  if (ctx.record != nullptr || spec.non_finite != NonFinite::Detect) return;
+Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
+  const std::int64_t rows = s.matrix.size(s.transpose ? 1 : 0), cols = s.matrix.size(s.transpose ? 0 : 1);
+  Place place;
+  if (coded)
+    place.codes = arena.take<std::uint8_t>(rows, cols);
+  else
+    place.values = arena.take<bf16>(rows, cols);
+  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(rows);
+  place.numbers = arena.take<float>(2).data();
+  return place;
+}
+
+Linear::Ready Linear::Place::ready() const {
+  // A row-scaled operand's row amaxes take the place of the tensor's scale.
+  return {.matrix = values, .scale = numbers + 1, .row_scale = row_amax, .codes = codes};
+}
+
+void Linear::require_finite(Context& ctx, const Source& s, const float* amax) const {
+  if (ctx.record != nullptr || s.spec.non_finite != NonFinite::Detect) return;
   const float found = read(ctx.stream.device(), amax);
   if (!std::isfinite(found))
     throw Error(ErrorKind::NonFinite,
-                fault_sentence(ctx.step, std::span(&info_, 1), fault_id(info_, gemm, operand),
+                fault_sentence(ctx.step, std::span(&info_, 1), fault_id(info_, s.gemm, s.operand),
                                std::isnan(found) ? "a NaN" : "an infinity"));
 }
 
-Linear::Ready Linear::prepare(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
-                              ConstRealView source, bool transpose) {
-  if (!is_quantized(spec.format)) return {oriented(source, transpose)};
-  Arena& scratch = ctx.stream.scratch();
-  const std::int64_t rows = source.size(transpose ? 1 : 0), cols = source.size(transpose ? 0 : 1);
-  const View<bf16> values = scratch.take<bf16>(rows, cols);
-  float* amax = scratch.take<float>(1).data();
-  float* scale = scratch.take<float>(1).data();
-  quantize_into(ctx, gemm, operand, spec, source, transpose, values, amax, scale);
-  return {values, scale};
+void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) const {
+  quantize(ctx.stream, {.x_RC = s.matrix,
+                        .spec = s.spec,
+                        .transpose = s.transpose,
+                        .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
+                        .amax = place.numbers,
+                        .scale = place.numbers + 1,
+                        .values = place.values,
+                        .codes = place.codes,
+                        .row_amax = place.row_amax,
+                        .fault = ctx.record ? &ctx.record->fault : nullptr,
+                        .fault_id = fault_id(info_, s.gemm, s.operand)});
+  require_finite(ctx, s, place.numbers);
 }
 
-Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose) {
+Linear::Ready Linear::prepare(Context& ctx, const Source& s, bool coded) const {
+  if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
+  const Place place = take_place(ctx.stream.scratch(), s, coded);
+  quantize_into(ctx, s, place);
+  return place.ready();
+}
+
+/// The row copy of dy for dgrad and its transposed copy for wgrad: in one reading of dy where both are
+/// quantised.
+std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, const ResolvedLinear& plan,
+                                                                 ConstRealView dy_TN) const {
+  const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN},
+      turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true};
+  const bool rows_coded = is_coded(ctx, plan.dgrad), turned_coded = is_coded(ctx, plan.wgrad);
+  if (!is_quantized(rows.spec.format) || !is_quantized(turned.spec.format)) {
+    const Ready first = prepare(ctx, rows, rows_coded);
+    return {first, prepare(ctx, turned, turned_coded)};
+  }
+  Arena& scratch = ctx.stream.scratch();
+  const Place row_place = take_place(scratch, rows, rows_coded);
+  const Place turned_place = take_place(scratch, turned, turned_coded);
+  const auto copy = [&](const Source& s, const Place& place) -> QuantizePair::Copy {
+    return {.spec = s.spec,
+            .random = random_key(ctx, s.gemm, s.operand, dy_TN.size(1)),
+            .amax = place.numbers,
+            .scale = place.numbers + 1,
+            .values = place.values,
+            .codes = place.codes,
+            .row_amax = place.row_amax,
+            .fault_id = fault_id(info_, s.gemm, s.operand)};
+  };
+  quantize_pair(ctx.stream, {.x_RC = dy_TN,
+                             .rows = copy(rows, row_place),
+                             .transposed = copy(turned, turned_place),
+                             .fault = ctx.record ? &ctx.record->fault : nullptr});
+  require_finite(ctx, rows, row_place.numbers);
+  require_finite(ctx, turned, turned_place.numbers);
+  return {row_place.ready(), turned_place.ready()};
+}
+
+Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose,
+                                     bool coded) {
   const ConstRealView w_NK = weight_.compute;
   if (!is_quantized(spec.format)) return {oriented(w_NK, transpose)};
-  const bool shared =
-      spec.tile == Tile::Square && spec.rounding == Rounding::NearestEven && spec.rotation == 0;
+  // A square tile's codes and scales are those of its transpose; codes themselves are not read transposed.
+  const bool shared = !coded && spec.tile == Tile::Square && !is_stochastic(spec.rounding) &&
+                      spec.rotation == 0 && spec.tensor_scaling == TensorScaling::Tensor;
   const bool own_transpose = transpose && !shared;
   WeightCache& cache = own_transpose ? transposed_copy_ : row_copy_;
   const std::int64_t rows = w_NK.size(own_transpose ? 1 : 0), cols = w_NK.size(own_transpose ? 0 : 1);
-  if (cache.values.data() == nullptr) {
-    cache.values = Buffer(*device_, static_cast<std::size_t>(rows * cols) * sizeof(bf16));
-    cache.scale = Buffer(*device_, 2 * sizeof(float));
+  if (cache.elements.data() == nullptr) {
+    cache.elements = Buffer(*device_, static_cast<std::size_t>(rows * cols) * sizeof(bf16));
+    cache.row_amax = Buffer(*device_, static_cast<std::size_t>(rows) * sizeof(float));
+    cache.numbers = Buffer(*device_, 2 * sizeof(float));
   }
-  const View<bf16> values(cache.values.as<bf16>(), rows, cols);
-  if (!cache.filled || cache.version != ctx.weights_version || cache.spec != spec) {
-    float* scale = cache.scale.as<float>();
-    quantize_into(ctx, gemm, Operand::B, spec, w_NK, own_transpose, values, scale + 1, scale);
+  Place place{.numbers = cache.numbers.as<float>()};
+  if (coded)
+    place.codes = View<std::uint8_t>(cache.elements.as<std::uint8_t>(), rows, cols);
+  else
+    place.values = View<bf16>(cache.elements.as<bf16>(), rows, cols);
+  if (spec.tensor_scaling == TensorScaling::Row)
+    place.row_amax = View<float>(cache.row_amax.as<float>(), rows);
+  if (!cache.filled || cache.version != ctx.weights_version || cache.spec != spec || cache.coded != coded) {
+    quantize_into(ctx, {gemm, Operand::B, spec, w_NK, own_transpose}, place);
     cache.filled = true;
     cache.version = ctx.weights_version;
     cache.spec = spec;
+    cache.coded = coded;
   }
-  return {oriented(values, transpose && shared), cache.scale.as<float>()};
+  Ready ready = place.ready();
+  if (!coded) ready.matrix = oriented(place.values, transpose && shared);
+  return ready;
 }
 
 void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                       float beta, View<const float> bias) const {
+  if (!a.codes.empty()) {
+    matmul_fp8(ctx.stream, {.a_MK = a.codes,
+                            .b_NK = b.codes,
+                            .a_format = recipe.a.format,
+                            .b_format = recipe.b.format,
+                            .a_scale = a.scale,
+                            .b_scale = b.scale,
+                            .c_MN = out,
+                            .beta = beta});
+    return;
+  }
   matmul(ctx.stream, {.a_MK = a.matrix,
                       .b_NK = b.matrix,
                       .c_MN = out,
@@ -154,25 +231,32 @@ void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, co
                       .inverse_range = planted_scale(ctx.recipe, recipe, info_) *
                                        gemm_inverse_range(recipe.a.format, recipe.b.format),
                       .beta = beta,
-                      .bias_N = bias});
+                      .bias_N = bias,
+                      .a_row_scale_M = a.row_scale,
+                      .b_row_scale_N = b.row_scale});
 }
 
-void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRealView a_source,
-                     bool a_transpose, ConstRealView b_source, bool b_transpose, const Ready& a,
-                     const Ready& b) const {
+void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
+                     const Source& b_source) {
   if (ctx.observer == nullptr || !ctx.observer->wants(info_, gemm)) return;
   if (!is_quantized(recipe.a.format) && !is_quantized(recipe.b.format)) return;
-  if (is_quantized(recipe.a.format)) observe_operand(ctx, gemm, Operand::A, recipe.a, a_source, a_transpose);
-  if (is_quantized(recipe.b.format)) observe_operand(ctx, gemm, Operand::B, recipe.b, b_source, b_transpose);
+  if (is_quantized(recipe.a.format)) observe_operand(ctx, a_source);
+  if (is_quantized(recipe.b.format)) observe_operand(ctx, b_source);
 
   const ArenaScope scope(ctx.stream.scratch());
-  const std::int64_t rows = std::min(kObservedRows, a.matrix.size(0)), cols = b.matrix.size(0);
+  const Ready a = prepare(ctx, a_source, false);
+  const Ready b = prepare(ctx, b_source, false);
+  const ConstRealView a_exact = oriented(a_source.matrix, a_source.transpose);
+  const std::int64_t rows = std::min(kObservedRows, a_exact.size(0)), cols = b.matrix.size(0);
   const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
   const View<float> quantized = ctx.stream.scratch().take<float>(rows, cols);
-  multiply(ctx, recipe, {a.matrix.rows(0, rows), a.scale}, b, quantized, 0);
-  matmul(ctx.stream, {.a_MK = oriented(a_source, a_transpose).rows(0, rows),
-                      .b_NK = oriented(b_source, b_transpose),
-                      .c_MN = exact});
+  Ready some = a;
+  some.matrix = a.matrix.rows(0, rows);
+  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(0, rows);
+  multiply(ctx, recipe, some, b, quantized, 0);
+  matmul(
+      ctx.stream,
+      {.a_MK = a_exact.rows(0, rows), .b_NK = oriented(b_source.matrix, b_source.transpose), .c_MN = exact});
   const std::vector<float> ours = on_host(ctx.stream.device(), quantized),
                            expected = on_host(ctx.stream.device(), exact);
   double error = 0, norm = 0;
@@ -184,44 +268,44 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRea
   ctx.observer->on_product(info_, gemm, norm > 0 ? std::sqrt(error / norm) : 0.0);
 }
 
-void Linear::observe_operand(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec,
-                             ConstRealView source, bool transpose) const {
+void Linear::observe_operand(Context& ctx, const Source& s) const {
   Arena& scratch = ctx.stream.scratch();
   const ArenaScope scope(scratch);
-  const FormatInfo& format = nibble::info(spec.format);
-  const std::int64_t rows = source.size(transpose ? 1 : 0), cols = source.size(transpose ? 0 : 1);
-  const std::int64_t bytes = format.element_bits == 4 ? (cols + 1) / 2 : cols;
-  const View<bf16> values = scratch.take<bf16>(rows, cols);
-  const View<std::uint8_t> codes = scratch.take<std::uint8_t>(rows, bytes);
+  const QuantizedShape shape = quantized_shape(s.spec, s.matrix.size(0), s.matrix.size(1), s.transpose);
+  Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
+              .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
+              .numbers = scratch.take<float>(2).data()};
+  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
   View<std::uint8_t> scales;
-  if (format.block > 0) scales = scratch.take<std::uint8_t>(rows, (cols + format.block - 1) / format.block);
-  float* amax = scratch.take<float>(1).data();
-  float* scale = scratch.take<float>(1).data();
-  quantize(ctx.stream, {.x_RC = source,
-                        .spec = spec,
-                        .transpose = transpose,
-                        .random = random_key(ctx, gemm, operand, source.size(1)),
-                        .amax = amax,
-                        .scale = scale,
-                        .values = values,
-                        .codes = codes,
-                        .scales = scales});
-  ConstRealView before = oriented(source, transpose);
-  if (spec.rotation != 0) {
-    const View<bf16> rotated = scratch.take<bf16>(rows, (cols + 15) / 16 * 16);
-    rotate(ctx.stream, {.x_RC = source, .transpose = transpose, .sign_mask = spec.sign_mask, .out = rotated});
-    before = rotated.slice(1, 0, cols);
+  if (shape.scale_cols > 0) scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  quantize(ctx.stream, {.x_RC = s.matrix,
+                        .spec = s.spec,
+                        .transpose = s.transpose,
+                        .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
+                        .amax = place.numbers,
+                        .scale = place.numbers + 1,
+                        .values = place.values,
+                        .codes = place.codes,
+                        .scales = scales,
+                        .row_amax = place.row_amax});
+  ConstRealView before = oriented(s.matrix, s.transpose);
+  if (s.spec.rotation != 0) {
+    const View<bf16> rotated = scratch.take<bf16>(shape.rows, (before.size(1) + 15) / 16 * 16);
+    rotate(ctx.stream,
+           {.x_RC = s.matrix, .transpose = s.transpose, .sign_mask = s.spec.sign_mask, .out = rotated});
+    before = rotated.slice(1, 0, before.size(1));
   }
   QuantStats stats;
   measure_quant(ctx.stream, {.x_RC = before,
-                             .values = values,
-                             .codes = codes,
+                             .values = place.values,
+                             .codes = place.codes,
                              .scales = scales,
-                             .spec = spec,
-                             .amax = amax,
-                             .scale = scale,
-                             .out = &stats});
-  ctx.observer->on_operand(info_, gemm, operand, spec, stats);
+                             .spec = s.spec,
+                             .amax = place.numbers,
+                             .scale = place.numbers + 1,
+                             .out = &stats,
+                             .row_amax = place.row_amax});
+  ctx.observer->on_operand(info_, s.gemm, s.operand, s.spec, stats);
 }
 
 }  // namespace nibble

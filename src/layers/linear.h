@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "backend/device.h"
 #include "layers/context.h"
@@ -30,44 +31,61 @@ class Linear {
 
   const LinearInfo& info() const { return info_; }
 
-  /// Keeps a view of x_TK until backward: the caller keeps the memory (ctx.arena does).
   void forward(Context& ctx, ConstRealView x_TK, RealView y_TN);
 
-  /// Overwrites dx_TK.
-  void backward(Context& ctx, ConstRealView dy_TN, RealView dx_TK);
+  /// x_TK is what forward had. Overwrites dx_TK.
+  void backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK);
 
  private:
-  /// One operand, ready for the GEMM.
+  /// One operand, ready for the GEMM: a matrix, or the codes of an FP8 product on tensor cores that have it.
   struct Ready {
     ConstRealView matrix;
     const float* scale = nullptr;
+    View<const float> row_scale;
+    View<const std::uint8_t> codes;
+  };
+  /// Memory for one operand's quantised form.
+  struct Place {
+    View<bf16> values;
+    View<std::uint8_t> codes;
+    View<float> row_amax;
+    float* numbers = nullptr;  ///< amax, scale
+    Ready ready() const;
   };
   /// A quantised weight kept across micro-batches.
   struct WeightCache {
-    Buffer values, scale;
+    Buffer elements, row_amax, numbers;
     std::uint64_t version = 0;
     QuantSpec spec;
-    bool filled = false;
+    bool coded = false, filled = false;
+  };
+  /// One operand of one GEMM, before it is quantised.
+  struct Source {
+    Gemm gemm;
+    Operand operand;
+    const QuantSpec& spec;
+    ConstRealView matrix;
+    bool transpose = false;
   };
 
-  Ready prepare(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
-                bool transpose);
-  Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose);
-  void quantize_into(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
-                     bool transpose, View<bf16> values, float* amax, float* scale) const;
+  static Place take_place(Arena& arena, const Source& source, bool coded);
+  Ready prepare(Context& ctx, const Source& source, bool coded) const;
+  std::pair<Ready, Ready> prepare_gradient(Context& ctx, const ResolvedLinear& plan,
+                                           ConstRealView dy_TN) const;
+  Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose, bool coded);
+  void quantize_into(Context& ctx, const Source& source, const Place& place) const;
+  void require_finite(Context& ctx, const Source& source, const float* amax) const;
   void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                 float beta, View<const float> bias = {}) const;
-  void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, ConstRealView a_source, bool a_transpose,
-               ConstRealView b_source, bool b_transpose, const Ready& a, const Ready& b) const;
-  void observe_operand(Context& ctx, Gemm gemm, Operand operand, const QuantSpec& spec, ConstRealView source,
-                       bool transpose) const;
+  void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
+               const Source& b_source);
+  void observe_operand(Context& ctx, const Source& source) const;
   RandomKey random_key(const Context& ctx, Gemm gemm, Operand operand, std::int64_t features) const;
 
   LinearInfo info_;
   Device* device_;
   Param weight_, bias_;
   WeightCache row_copy_, transposed_copy_;
-  ConstRealView saved_x_TK_;
 };
 
 /// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for

@@ -64,7 +64,8 @@ TEST_P(GoldenLinear, OutputsAndAccumulatedWeightGradientHaveTheSameBytes) {
 
   std::vector<float> y(c.t * c.n), dx(c.t * c.k);
   linear.forward(ctx, View<const bf16>(x.data(), c.t, c.k), View<float>(y.data(), c.t, c.n));
-  linear.backward(ctx, View<const bf16>(dy.data(), c.t, c.n), View<float>(dx.data(), c.t, c.k));
+  linear.backward(ctx, View<const bf16>(x.data(), c.t, c.k), View<const bf16>(dy.data(), c.t, c.n),
+                  View<float>(dx.data(), c.t, c.k));
   EXPECT_EQ(count_differing(y, file_.floats(base() + "y.f32")), 0);
   EXPECT_EQ(count_differing(dx, file_.floats(base() + "dx.f32")), 0);
   EXPECT_EQ(count_differing(grad, file_.floats(base() + (accumulates ? "main_grad.out" : "dw.f32"))), 0);
@@ -72,7 +73,8 @@ TEST_P(GoldenLinear, OutputsAndAccumulatedWeightGradientHaveTheSameBytes) {
   if (!file_.has(base() + "y.bf16")) return;
   std::vector<bf16> y16(y.size()), dx16(dx.size());
   linear.forward(ctx, View<const bf16>(x.data(), c.t, c.k), View<bf16>(y16.data(), c.t, c.n));
-  linear.backward(ctx, View<const bf16>(dy.data(), c.t, c.n), View<bf16>(dx16.data(), c.t, c.k));
+  linear.backward(ctx, View<const bf16>(x.data(), c.t, c.k), View<const bf16>(dy.data(), c.t, c.n),
+                  View<bf16>(dx16.data(), c.t, c.k));
   EXPECT_EQ(count_differing(y16, load("y.bf16")), 0);
   EXPECT_EQ(count_differing(dx16, load("dx.bf16")), 0);
 }

@@ -39,7 +39,8 @@ struct Fixture {
   }
   void run(Context ctx) {
     linear->forward(ctx, View<const bf16>(x.data(), kT, kK), View<bf16>(y.data(), kT, kN));
-    linear->backward(ctx, View<const bf16>(dy.data(), kT, kN), View<bf16>(dx.data(), kT, kK));
+    linear->backward(ctx, View<const bf16>(x.data(), kT, kK), View<const bf16>(dy.data(), kT, kN),
+                     View<bf16>(dx.data(), kT, kK));
   }
 
   Recipe recipe;

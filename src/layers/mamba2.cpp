@@ -22,11 +22,12 @@ Mamba2::Convolved<V> Mamba2::split_convolved(V convolved) const {
 }
 
 void Mamba2::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+  const ArenaScope temporaries(ctx.stream.scratch());
   const std::int64_t tokens = x_TD.size(0), di = spec_.inner();
   const RealView projected = ctx.activations(tokens, in_.info().n);
   const RealView convolved = ctx.activations(tokens, spec_.conv_channels());
   const RealView scanned = ctx.activations(tokens, di);
-  const RealView gated = ctx.activations(tokens, di);
+  const RealView gated = ctx.recomputable(tokens, di);
   const std::int64_t chunks = tokens / ctx.seq_len * chunks_of(ctx.seq_len, spec_.chunk);
   saved_states_ = ctx.arena.take<float>(chunks, spec_.heads, spec_.head_dim, spec_.state);
   saved_rstd_TG_ = ctx.arena.take<float>(tokens, spec_.norm_groups);
@@ -50,20 +51,25 @@ void Mamba2::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
                    .states = saved_states_,
                    .seq_len = ctx.seq_len,
                    .chunk = spec_.chunk});
-  gated_rms_norm(ctx.stream, {.y_TD = scanned,
-                              .z_TD = p.z,
+  saved_projected_ = projected;
+  saved_convolved_ = convolved;
+  saved_scanned_ = scanned;
+  gate(ctx, gated);
+  out_.forward(ctx, gated, y_TD);
+  saved_gated_ = gated;
+}
+
+void Mamba2::gate(Context& ctx, RealView gated) const {
+  gated_rms_norm(ctx.stream, {.y_TD = saved_scanned_,
+                              .z_TD = split_projected(saved_projected_).z,
                               .w_D = p_.norm_weight.master,
                               .out_TD = gated,
                               .rstd_TG = saved_rstd_TG_,
                               .groups = static_cast<int>(spec_.norm_groups),
                               .eps = norm_eps_});
-  out_.forward(ctx, gated, y_TD);
-  saved_projected_ = projected;
-  saved_convolved_ = convolved;
-  saved_scanned_ = scanned;
 }
 
-void Mamba2::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
+void Mamba2::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) {
   const ArenaScope temporaries(ctx.arena);
   const std::int64_t tokens = dy_TD.size(0), di = spec_.inner();
   const RealView dgated = ctx.activations(tokens, di);
@@ -75,7 +81,13 @@ void Mamba2::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
   const Convolved<ConstRealView> c = split_convolved(saved_convolved_);
   const Convolved<RealView> dc = split_convolved(dconvolved);
 
-  out_.backward(ctx, dy_TD, dgated);
+  ConstRealView gated = saved_gated_;
+  if (ctx.recomputes()) {
+    const RealView again = ctx.activations(tokens, di);
+    gate(ctx, again);
+    gated = again;
+  }
+  out_.backward(ctx, gated, dy_TD, dgated);
   gated_rms_norm_backward(ctx.stream, {.y_TD = saved_scanned_,
                                        .z_TD = p.z,
                                        .w_D = p_.norm_weight.master,
@@ -111,7 +123,7 @@ void Mamba2::backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) {
                                     .dw_CK = p_.conv_weight_CK.grad,
                                     .db_C = p_.conv_bias_C.grad,
                                     .seq_len = ctx.seq_len});
-  in_.backward(ctx, dprojected, dx_TD);
+  in_.backward(ctx, x_TD, dprojected, dx_TD);
 }
 
 }  // namespace nibble

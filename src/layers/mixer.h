@@ -13,8 +13,9 @@ class Mixer {
  public:
   virtual ~Mixer() = default;
   virtual void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) = 0;
-  /// Overwrites dx_TD; adds to the parameters' main gradients.
-  virtual void backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) = 0;
+  /// x_TD is what forward had, kept or computed again. Overwrites dx_TD; adds to the parameters' main
+  /// gradients.
+  virtual void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) = 0;
 };
 
 }  // namespace nibble

@@ -13,12 +13,14 @@ class Mlp final : public Mixer {
   Mlp(const MlpSpec& spec, Linear up, Linear down)
       : spec_(spec), up_(std::move(up)), down_(std::move(down)) {}
   void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
-  void backward(Context& ctx, ConstRealView dy_TD, RealView dx_TD) override;
+  void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) override;
 
  private:
+  void activate(Context& ctx, ConstRealView up, RealView hidden_TF) const;
+
   MlpSpec spec_;
   Linear up_, down_;
-  ConstRealView saved_up_;
+  ConstRealView saved_up_, saved_hidden_TF_;
 };
 
 }  // namespace nibble

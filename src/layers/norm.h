@@ -10,11 +10,18 @@ class Norm {
  public:
   Norm(Param weight, float eps) : weight_(weight), eps_(eps) {}
 
-  /// Keeps a view of x_TD until backward.
+  /// Keeps a view of x_TD, and the rows' scales, until backward.
   void forward(Context& ctx, ConstRealView x_TD, RealView y_TD);
 
-  /// Adds into the FP32 gradient of the residual stream.
-  void backward(Context& ctx, ConstRealView dy_TD, View<float> dresidual_TD);
+  /// The same of sum_TD = x_TD + y_TD, the residual add before the norm. sum_TD may be one of the two.
+  void forward_of_sum(Context& ctx, ConstRealView x_TD, ConstRealView y_TD, RealView sum_TD,
+                      RealView normed_TD);
+
+  /// What forward gave, computed again from what it kept.
+  void again(Context& ctx, RealView y_TD) const;
+
+  /// Adds into the FP32 gradient of the residual stream, and rounds the sum into dresidual_copy_TD.
+  void backward(Context& ctx, ConstRealView dy_TD, View<float> dresidual_TD, RealView dresidual_copy_TD);
 
  private:
   Param weight_;

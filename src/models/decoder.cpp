@@ -70,6 +70,14 @@ class MixerFactory {
   std::shared_ptr<const RopeTable> rope_;
 };
 
+/// Into the first element.
+void inject_nan(Context& ctx, RealView x_TD) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const bf16 narrow = bf16::nearest(nan);
+  const void* from = x_TD.dtype() == DType::F32 ? static_cast<const void*>(&nan) : &narrow;
+  ctx.stream.device().copy_from_host(x_TD.data(), from, size_of(x_TD.dtype()));
+}
+
 }  // namespace
 
 Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& params, DType compute)
@@ -85,38 +93,36 @@ Decoder::Decoder(Device& device, const DecoderSpec& spec, const ParamStore& para
                           factory.make(i)});
 }
 
-RealView Decoder::add_residual(Context& ctx, RealView x_TD, RealView y_TD) const {
-  if (!ctx.training) {
-    add(ctx.stream, {.x_TD = x_TD, .y_TD = y_TD});
-    return x_TD;
-  }
-  // The norm's backward reads the old x, so the sum is made elsewhere: in y, when it has the right type.
-  if (ctx.residual == ctx.activation) {
-    add(ctx.stream, {.x_TD = y_TD, .y_TD = x_TD});
-    return y_TD;
-  }
-  const RealView sum_TD = ctx.arena.take_real(ctx.residual, x_TD.size(0), x_TD.size(1));
-  cast(ctx.stream, {.in_TD = x_TD, .out_TD = sum_TD});
-  add(ctx.stream, {.x_TD = sum_TD, .y_TD = y_TD});
-  return sum_TD;
+/// The norm's backward reads the old x, so x + y is made elsewhere: in y, when it has the right type.
+RealView Decoder::place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) const {
+  if (!ctx.training) return x_TD;
+  return ctx.residual == ctx.activation ? y_TD
+                                        : ctx.arena.take_real(ctx.residual, x_TD.size(0), x_TD.size(1));
 }
 
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   const std::int64_t tokens = ids_T.size(0);
+  const bool keeps_all = ctx.training && !ctx.recomputes();
   RealView x_TD = ctx.arena.take_real(ctx.residual, tokens, spec_.d_model);
+  RealView normed_TD = ctx.activations(tokens, spec_.d_model);
   embedding(ctx.stream, {.ids_T = ids_T, .w_VD = embedding_.compute, .x_TD = x_TD});
-  for (Sublayer& s : sublayers_) {
-    const Arena::Mark mark = ctx.arena.mark();
+  sublayers_.front().norm.forward(ctx, x_TD, normed_TD);
+  for (std::size_t i = 0; i < sublayers_.size(); ++i) {
+    Sublayer& s = sublayers_[i];
+    Norm& next = i + 1 < sublayers_.size() ? sublayers_[i + 1].norm : final_norm_;
+    const Arena::Mark before = ctx.arena.mark();
     const RealView y_TD = ctx.activations(tokens, spec_.d_model);
-    const RealView normed_TD = ctx.activations(tokens, spec_.d_model);
-    s.norm.forward(ctx, x_TD, normed_TD);
+    const Arena::Mark inside = ctx.arena.mark();
     s.mixer->forward(ctx, normed_TD, y_TD);
-    x_TD = add_residual(ctx, x_TD, y_TD);
-    if (!ctx.training) ctx.arena.rewind(mark);
+    s.saved_normed_TD = normed_TD;
+    if (ctx.recompute == Recompute::Block) ctx.arena.rewind(inside);
+    const RealView sum_TD = place_for_sum(ctx, x_TD, y_TD);
+    if (keeps_all) normed_TD = ctx.activations(tokens, spec_.d_model);
+    next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD);
+    x_TD = sum_TD;
+    if (!ctx.training) ctx.arena.rewind(before);
   }
-  const RealView final_TD = ctx.activations(tokens, spec_.d_model);
-  final_norm_.forward(ctx, x_TD, final_TD);
-  return final_TD;
+  return normed_TD;
 }
 
 void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD) {
@@ -126,15 +132,24 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
   const RealView dnormed_TD = ctx.activations(tokens, spec_.d_model);
   ctx.stream.device().zero(dresidual_TD.data(),
                            static_cast<std::size_t>(dresidual_TD.numel()) * sizeof(float));
-  final_norm_.backward(ctx, dfinal_TD, dresidual_TD);
-  if (ctx.step == nan_step_) {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    ctx.stream.device().copy_from_host(dresidual_TD.data(), &nan, sizeof nan);
-  }
+  final_norm_.backward(ctx, dfinal_TD, dresidual_TD, dy_TD);
+  if (ctx.step == nan_step_) inject_nan(ctx, dy_TD);
   for (auto s = sublayers_.rbegin(); s != sublayers_.rend(); ++s) {
-    cast(ctx.stream, {.in_TD = View<const float>(dresidual_TD), .out_TD = dy_TD});
-    s->mixer->backward(ctx, dy_TD, dnormed_TD);
-    s->norm.backward(ctx, dnormed_TD, dresidual_TD);
+    const ArenaScope temporaries(ctx.arena);
+    ConstRealView normed_TD = s->saved_normed_TD;
+    if (ctx.recomputes()) {
+      const RealView again_TD = ctx.activations(tokens, spec_.d_model);
+      s->norm.again(ctx, again_TD);
+      normed_TD = again_TD;
+    }
+    Context whole = ctx;
+    if (ctx.recompute == Recompute::Block) {
+      whole.recompute = Recompute::None;
+      s->mixer->forward(whole, normed_TD,
+                        dnormed_TD);  // its output is not needed again: dnormed is free here
+    }
+    s->mixer->backward(whole, normed_TD, dy_TD, dnormed_TD);
+    s->norm.backward(ctx, dnormed_TD, dresidual_TD, dy_TD);
   }
   embedding_backward(ctx.stream, {.ids_T = ids_T, .dx_TD = dresidual_TD, .dw_VD = embedding_.grad});
 }

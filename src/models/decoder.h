@@ -47,10 +47,11 @@ class Decoder {
   struct Sublayer {
     Norm norm;
     std::unique_ptr<Mixer> mixer;
+    ConstRealView saved_normed_TD;
   };
 
   RealView forward(Context& ctx, View<const std::int32_t> ids_T);
-  RealView add_residual(Context& ctx, RealView x_TD, RealView y_TD) const;
+  RealView place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) const;
   void backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD);
 
   DecoderSpec spec_;

@@ -93,13 +93,20 @@ View<bf16> ParamStore::copy(const Entry& e) const {
 }
 
 void ParamStore::initialise(std::uint64_t seed) {
+  constexpr std::int64_t kTile = 65536;
+  // All threads of the host whatever computes: a billion normal numbers take one thread a minute.
+  ThreadPool pool;
   std::vector<float> values;
   for (const Entry& e : entries_) {
     values.resize(static_cast<std::size_t>(e.info.size()));
     const std::uint64_t tensor = xxh3_64(e.info.name);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(start_value(e.info, seed, tensor, i));
-    device_->copy_from_host(master(e).data(), values.data(), values.size() * sizeof(float));
+    pool.parallel_for((e.info.size() + kTile - 1) / kTile, [&](std::int64_t tile) {
+      const std::int64_t end = std::min((tile + 1) * kTile, e.info.size());
+      for (std::int64_t i = tile * kTile; i < end; ++i)
+        values[static_cast<std::size_t>(i)] =
+            static_cast<float>(start_value(e.info, seed, tensor, static_cast<std::uint64_t>(i)));
+    });
+    write(master(e), values);
   }
 }
 

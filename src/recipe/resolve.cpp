@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "quant/format_names.h"
 
 namespace nibble {
 namespace {
@@ -27,15 +28,20 @@ std::string reason_to_keep(const Recipe& recipe, const LinearInfo& linear) {
   return "";
 }
 
-bool has_square_tiles(Format format) { return format == Format::Nvfp4; }
-bool has_stochastic_rounding(Format format) { return info(format).element_bits == 4; }
+bool has_square_tiles(Format format) { return info(format).square_tiles; }
+bool has_stochastic_rounding(Format format) { return info(format).other_roundings; }
 
 /// `before` in another format. What the new format has too is kept: how it is rounded, the rotation, whose
-/// arithmetic it follows. What it has not falls back to what every format has (rows, nearest even), and an
-/// unquantised operand has no treatment that could be kept.
+/// arithmetic it follows. Options of the old format alone and what the new one has not fall back to what
+/// every format has (rows, nearest even), and an unquantised operand has no treatment that could be kept.
 QuantSpec in_format(const QuantSpec& before, Format format) {
-  QuantSpec spec = before;
-  spec.format = format;
+  QuantSpec spec{.format = format,
+                 .tile = before.tile,
+                 .rounding = before.rounding,
+                 .rotation = before.rotation,
+                 .sign_mask = before.sign_mask,
+                 .profile = before.profile,
+                 .non_finite = before.non_finite};
   if (!is_quantized(format) || !is_quantized(before.format)) spec.rotation = 0;
   if (!is_quantized(before.format) || !has_square_tiles(format)) spec.tile = Tile::Row;
   if (!is_quantized(before.format) || !has_stochastic_rounding(format)) spec.rounding = Rounding::NearestEven;
@@ -91,7 +97,7 @@ void check_pattern(const std::string& pattern, std::string_view key, std::span<c
 
 void check_shape(const LinearInfo& linear, Gemm g, const QuantSpec& spec, std::int64_t tokens) {
   const FormatInfo& format = info(spec.format);
-  const std::int64_t block = std::max(format.block, static_cast<int>(spec.rotation));
+  const std::int64_t block = std::max(format.multiple, static_cast<int>(spec.rotation));
   if (block <= 1) return;
   const auto check_multiple = [&](const char* axis, std::int64_t size, const char* what) {
     check_usage(size % block == 0,
@@ -132,13 +138,29 @@ void check_spec(const LinearInfo& linear, Gemm g, Operand o, const QuantSpec& sp
               where, format, info(base).name, info(base).name, format);
   if (!is_quantized(spec.format)) return;
   check_usage(spec.tile == Tile::Row || has_square_tiles(spec.format),
-              "{}: square tiles exist for nvfp4, not for {}; set tile = \"row\" in the precision.override of "
+              "{}: square tiles exist for nvfp4 and fp8_block_e4m3, not for {}; set tile = \"row\" in the "
+              "precision.override of "
               "this operand, or format = \"nvfp4\"",
               where, format);
   check_usage(spec.rounding == Rounding::NearestEven || has_stochastic_rounding(spec.format),
               "{}: stochastic rounding exists for nvfp4 and mxfp4, not for {}; set rounding = \"nearest\" in "
               "the precision.override of this operand, or choose one of those formats",
               where, format);
+  check_usage(
+      spec.format != Format::Fp8BlockFp32E4M3 && spec.tensor_scaling == TensorScaling::Tensor,
+      "{}: {} has scales that a linear's product does not apply (FP32 scales a block, or a scale a row); "
+      "use fp8_block_e4m3, or one scale a tensor",
+      where, arithmetic_name(spec));
+  check_usage(
+      spec.four_over_six == FourOverSix::Off || spec.profile == Profile::Te,
+      "{}: four-over-six has one order of operations, and precision.profile = \"{}\" is another; remove "
+      "the key, or use precision.recipe = \"nvfp4\"",
+      where, profile_name(spec.profile));
+  check_usage(
+      spec.four_over_six == FourOverSix::Off || spec.tile == Tile::Row || !is_stochastic(spec.rounding),
+      "{}: four-over-six in square tiles rounds to nearest; set tile = \"row\" or rounding = "
+      "\"nearest\" in the precision.override",
+      where);
   check_usage(spec.rotation == 0 || spec.rotation == 16,
               "{}: there is no rotation of size {}; set rotation = 0 or 16 in the precision.override", where,
               spec.rotation);
@@ -249,6 +271,14 @@ KeptBlocks kept_blocks(const Recipe& recipe, int blocks) {
   if (recipe.first_blocks) kept.first = *recipe.first_blocks;
   if (recipe.last_blocks) kept.last = *recipe.last_blocks;
   return kept;
+}
+
+std::vector<ResolvedLinear> plan_of_step(const Recipe& recipe, std::span<const LinearInfo> linears,
+                                         std::int64_t step) {
+  std::vector<ResolvedLinear> plan;
+  plan.reserve(linears.size());
+  for (const LinearInfo& l : linears) plan.push_back(resolve(recipe, l, step));
+  return plan;
 }
 
 bool glob_match(std::string_view glob, std::string_view text) {

@@ -37,6 +37,10 @@ struct ResolvedLinear {
 /// The one place where a recipe meets a layer. A pure function.
 ResolvedLinear resolve(const Recipe& recipe, const LinearInfo& linear, std::int64_t step);
 
+/// The whole model's plan of a step: two steps with equal plans issue the same work.
+std::vector<ResolvedLinear> plan_of_step(const Recipe& recipe, std::span<const LinearInfo> linears,
+                                         std::int64_t step);
+
 /// Blocks kept in the recipe's base format at the two ends of a model of `blocks` blocks.
 struct KeptBlocks {
   int first = 0, last = 0;

@@ -8,6 +8,7 @@
 #include "layers/linear.h"
 #include "models/parameters.h"
 #include "ops/embedding/embedding.h"
+#include "ops/gemm/native.h"
 #include "ops/loss/cross_entropy.h"
 #include "recipe/resolve.h"
 
@@ -58,6 +59,7 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
   for (Slot& s : slots_)
     s = {HostBuffer(device(), sizeof(StepRecord)), HostBuffer(device(), token_bytes),
          HostBuffer(device(), sizeof(StepRecord))};
+  native_fp8_ = config_.native_fp8 && fp8_native(device());
   model_.inject_nan_at(config_.inject_nan_step);
   params_.initialise(config_.seed);
   params_.refresh_copies(stream_);
@@ -72,12 +74,6 @@ View<const std::int32_t> Learner::targets() const {
   return View<const std::int32_t>(tokens_.as<std::int32_t>() + tokens, tokens);
 }
 
-std::vector<ResolvedLinear> Learner::resolved() const {
-  std::vector<ResolvedLinear> plan;
-  for (const LinearInfo& l : linears_) plan.push_back(resolve(config_.recipe, l, steps_begun_));
-  return plan;
-}
-
 Context Learner::context(std::int64_t first_token) {
   return {.stream = stream_,
           .arena = arena_,
@@ -89,6 +85,8 @@ Context Learner::context(std::int64_t first_token) {
           .first_token = first_token,
           .sr_seed = config_.sr_seed,
           .weights_version = weights_version_,
+          .recompute = config_.recompute,
+          .native_fp8 = native_fp8_,
           .record = record()};
 }
 
@@ -120,10 +118,14 @@ void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> tar
 void Learner::issue(QuantObserver* observer) {
   if (!warm_ || observer != nullptr || !config_.record_steps || config_.inject_nan_step >= 0) {
     compute(observer);
+    if (!warm_) {
+      arena_.settle();
+      stream_.scratch().settle();
+    }
     warm_ = true;
     return;
   }
-  const std::vector<ResolvedLinear> plan = resolved();
+  const std::vector<ResolvedLinear> plan = plan_of_step(config_.recipe, linears_, steps_begun_);
   if (!recording_ || plan != recorded_plan_) {
     recording_ = device().record([&] { compute(nullptr); });
     recorded_plan_ = plan;

@@ -23,16 +23,20 @@ struct LearnerConfig {
   Recipe recipe;
   OptimizerConfig optimizer;
   Schedule schedule;
-  std::int64_t sequence = 0;          ///< tokens of a sequence
-  std::int64_t batch = 0;             ///< sequences of a step
-  std::int64_t micro_batch = 0;       ///< sequences at a time; divides batch
-  std::uint64_t seed = 0;             ///< start values
-  std::uint64_t sr_seed = 0;          ///< stochastic rounding
-  std::int64_t inject_nan_step = -1;  ///< planted fault; negative: never
-  bool lost_micro_batches = false;    ///< planted fault: the gradients of all but the last are dropped
+  std::int64_t sequence = 0;     ///< tokens of a sequence
+  std::int64_t batch = 0;        ///< sequences of a step
+  std::int64_t micro_batch = 0;  ///< sequences at a time; divides batch
+  Recompute recompute = Recompute::None;
+  std::uint64_t seed = 0;     ///< start values
+  std::uint64_t sr_seed = 0;  ///< stochastic rounding
   /// Record the step once and issue the record again, where the device can (a CUDA graph). The same bits
   /// either way.
   bool record_steps = true;
+  /// FP8 products multiply the codes themselves where the device can; false: exact BF16 operands, as every
+  /// other format's. The two differ in how sums are accumulated.
+  bool native_fp8 = true;
+  std::int64_t inject_nan_step = -1;  ///< planted fault; negative: never
+  bool lost_micro_batches = false;    ///< planted fault: the gradients of all but the last are dropped
 };
 
 struct StepResult {
@@ -96,7 +100,6 @@ class Learner {
   StepRecord* record() const { return record_.as<StepRecord>(); }
   View<const std::int32_t> ids() const;
   View<const std::int32_t> targets() const;
-  std::vector<ResolvedLinear> resolved() const;
   void require_sound(const StepRecord& r);
 
   Stream& stream_;
@@ -112,6 +115,7 @@ class Learner {
   std::array<Slot, kInFlight> slots_;
   std::unique_ptr<Recording> recording_;
   std::vector<ResolvedLinear> recorded_plan_;
+  bool native_fp8_ = false;
   bool warm_ = false;  ///< a step was computed: memory and library plans are there
   std::int64_t steps_begun_ = 0;
   int in_flight_ = 0;

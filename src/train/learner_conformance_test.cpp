@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step of both model families on the reference backend and on `cpu`, from the same bytes.
+// One training step of both model families on the reference backend, on `cpu` and on `cuda`, from the same
+// bytes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,9 +49,18 @@ struct Step {
   std::vector<std::vector<float>> grads;
 };
 
-Step one_step(const Case& c, BackendKind backend, int threads) {
-  HostDevice host;
-  Stream stream(backend, host, threads);
+struct How {
+  BackendKind backend = BackendKind::Cpu;
+  int threads = 1;
+  Recompute recompute = Recompute::None;
+  bool record = true;
+  int steps = 1;
+};
+
+/// The last of `steps` steps.
+Step some_steps(const Case& c, const How& how) {
+  const std::unique_ptr<Device> device = open_device(how.backend);
+  Stream stream(how.backend, *device, how.threads);
   Learner learner(stream, {.model = tiny(c.family),
                            .recipe = find_recipe(c.recipe),
                            .optimizer = {},
@@ -58,14 +68,17 @@ Step one_step(const Case& c, BackendKind backend, int threads) {
                            .sequence = 32,
                            .batch = 4,
                            .micro_batch = 2,
+                           .recompute = how.recompute,
                            .seed = 5,
-                           .sr_seed = 6});
+                           .sr_seed = 6,
+                           .record_steps = how.record});
   std::mt19937 random(1);
   std::vector<std::int32_t> ids(4 * 32 + 1);
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
   Step s;
-  s.result = learner.step(View<const std::int32_t>(ids.data(), 128),
-                          View<const std::int32_t>(ids.data() + 1, 128), nullptr);
+  for (int i = 0; i < how.steps; ++i)
+    s.result = learner.step(View<const std::int32_t>(ids.data(), 128),
+                            View<const std::int32_t>(ids.data() + 1, 128), nullptr);
   for (const ParamStore::Entry& e : learner.params().entries()) {
     s.names.push_back(e.info.name);
     s.grads.push_back(learner.params().read(learner.params().grad(e)));
@@ -73,27 +86,65 @@ Step one_step(const Case& c, BackendKind backend, int threads) {
   return s;
 }
 
-class StepConformance : public ::testing::TestWithParam<Case> {};
+Step one_step(const Case& c, BackendKind backend, int threads) {
+  return some_steps(c, {.backend = backend, .threads = threads});
+}
 
-TEST_P(StepConformance, LossAndEveryGradientOfCpuAreThoseOfRefInsideTheBound) {
-  const Case c = GetParam();
-  const Step ref = one_step(c, BackendKind::Ref, 1), cpu = one_step(c, BackendKind::Cpu, 2);
-  EXPECT_NEAR(cpu.result.loss, ref.result.loss, c.bound * ref.result.loss);
+void expect_near(const Step& ours, const Step& ref, double bound) {
+  EXPECT_NEAR(ours.result.loss, ref.result.loss, bound * ref.result.loss);
   for (std::size_t p = 0; p < ref.grads.size(); ++p) {
     double error = 0, norm = 0;
     for (std::size_t i = 0; i < ref.grads[p].size(); ++i) {
-      error += std::pow(static_cast<double>(cpu.grads[p][i]) - ref.grads[p][i], 2);
+      error += std::pow(static_cast<double>(ours.grads[p][i]) - ref.grads[p][i], 2);
       norm += std::pow(static_cast<double>(ref.grads[p][i]), 2);
     }
     EXPECT_GT(norm, 0) << ref.names[p];
-    EXPECT_LE(std::sqrt(error), c.bound * std::sqrt(norm)) << ref.names[p];
+    EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm)) << ref.names[p];
   }
 }
 
+void expect_same(const Step& a, const Step& b) {
+  EXPECT_EQ(a.result.loss, b.result.loss);
+  EXPECT_EQ(a.result.grad_norm, b.result.grad_norm);
+  EXPECT_EQ(a.grads, b.grads);
+}
+
+bool there_is_a_gpu() {
+  try {
+    return open_device(BackendKind::Cuda) != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+class StepConformance : public ::testing::TestWithParam<Case> {};
+
+TEST_P(StepConformance, LossAndEveryGradientAreThoseOfRefInsideTheBound) {
+  const Case c = GetParam();
+  const Step ref = one_step(c, BackendKind::Ref, 1);
+  expect_near(one_step(c, BackendKind::Cpu, 2), ref, c.bound);
+  if (there_is_a_gpu()) expect_near(one_step(c, BackendKind::Cuda, 1), ref, c.bound);
+}
+
 TEST_P(StepConformance, OneAndTwoThreadsGiveTheSameBytes) {
-  const Step one = one_step(GetParam(), BackendKind::Cpu, 1), two = one_step(GetParam(), BackendKind::Cpu, 2);
-  EXPECT_EQ(one.result.loss, two.result.loss);
-  EXPECT_EQ(one.grads, two.grads);
+  expect_same(one_step(GetParam(), BackendKind::Cpu, 1), one_step(GetParam(), BackendKind::Cpu, 2));
+}
+
+TEST_P(StepConformance, WhatIsComputedAgainIsTheSameBytes) {
+  for (BackendKind backend : {BackendKind::Cpu, BackendKind::Cuda}) {
+    if (backend == BackendKind::Cuda && !there_is_a_gpu()) continue;
+    const Step kept = some_steps(GetParam(), {.backend = backend});
+    for (Recompute recompute : {Recompute::Light, Recompute::Block})
+      expect_same(some_steps(GetParam(), {.backend = backend, .recompute = recompute}), kept);
+  }
+}
+
+/// The third step is the second time that the record is issued: it must draw its own random bits.
+TEST_P(StepConformance, ARecordedStepIsTheStepAndRunsRepeat) {
+  if (!there_is_a_gpu()) GTEST_SKIP() << "no GPU here";
+  const Step recorded = some_steps(GetParam(), {.backend = BackendKind::Cuda, .steps = 4});
+  expect_same(some_steps(GetParam(), {.backend = BackendKind::Cuda, .record = false, .steps = 4}), recorded);
+  expect_same(some_steps(GetParam(), {.backend = BackendKind::Cuda, .steps = 4}), recorded);
 }
 
 // FP32: rounding of sums. BF16: activations that round the other way (half an ulp, 2^-9, of single elements).

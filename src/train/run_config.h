@@ -50,6 +50,8 @@ struct TrainingSection {
   std::int64_t steps = 300, batch = 8, micro_batch = 0, sequence = 256, seed = 1;
   std::int64_t threads = 0;
   std::string backend = "cpu";
+  std::string recompute = "none";
+  bool record_steps = true;
   friend bool operator==(const TrainingSection&, const TrainingSection&) = default;
 };
 
@@ -65,6 +67,7 @@ struct OverrideSection {
 struct PrecisionSection {
   std::string recipe = "nvfp4";
   std::int64_t sr_seed = 1;
+  bool native_fp8 = true;
   std::optional<bool> weights_2d, rht, sr, sr_exact;
   std::optional<std::int64_t> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;

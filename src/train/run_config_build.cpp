@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "models/hf_names.h"
+#include "quant/format_names.h"
 #include "train/run_config.h"
 
 namespace nibble {
@@ -59,6 +60,7 @@ void check_training(const RunConfig& c) {
               "training.micro_batch = {} must divide training.batch = {}", c.micro_batch(), c.training.batch);
   one_of("training.backend", c.training.backend, {"ref", "cpu", "cuda"});
   backend_from_name(c.training.backend);  // refuses the backends that this binary was built without
+  one_of("training.recompute", c.training.recompute, {"none", "light", "block"});
   check_name(c.training.name);
   check_usage(c.parallel.data == 1, "parallel.data = {}: this version trains on one rank", c.parallel.data);
 }
@@ -81,7 +83,7 @@ void check_precision(const RunConfig& c) {
   find_recipe(c.precision.recipe);
   find_recipe(c.protocol.baseline);
   at_least("precision.sr_seed", c.precision.sr_seed, 0);
-  one_of("precision.profile", c.precision.profile, {"nvfp4.te", "nvfp4.te213"});
+  one_of("precision.profile", c.precision.profile, profile_names());
   one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
   one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
   for (const OverrideSection& o : c.precision.overrides) {
@@ -153,7 +155,7 @@ RecipeEdits to_edits(const RunConfig& c) {
                     .stuck_random_bits = c.faults.stuck_random_bits,
                     .scale_binade_layers = c.faults.scale_binade_layers};
   for (const OverrideSection& o : p.overrides) edits.overrides.push_back(to_override(o));
-  if (p.profile) edits.profile = *p.profile == "nvfp4.te" ? Profile::Te : Profile::Te213;
+  if (p.profile) edits.profile = profile_from_name(*p.profile);
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
   return edits;
@@ -191,7 +193,8 @@ Recipe candidate_recipe(const RunConfig& config) {
   RecipeEdits edits = to_edits(config);
   const Recipe& named = find_recipe(config.precision.recipe);
   // What the model's source says of it stands in for the scaled counts, never for what the user says.
-  if (!config.model.preset.empty() && quantizes(named)) {
+  // A recipe with counts of its own has them for every model.
+  if (!config.model.preset.empty() && quantizes(named) && named.of_blocks > 0) {
     const ModelPreset& preset = find_preset(config.model.preset);
     if (!edits.bf16_first) edits.bf16_first = preset.bf16_first;
     if (!edits.bf16_last) edits.bf16_last = preset.bf16_last;

@@ -84,7 +84,13 @@ void visit_how(C& c, V& v) {
   v("seed", c.training.seed, kMaths, "of start values and data order");
   v("threads", c.training.threads, kNone,
     "threads; 0: as many as the machine has. Results do not depend on it");
-  v("backend", c.training.backend, kMaths, "ref or cpu");
+  v("backend", c.training.backend, kMaths, "ref, cpu or cuda");
+  v("recompute", c.training.recompute, kNone,
+    "what backward computes again instead of keeping it: none, light (outputs of norms and activations) or "
+    "block "
+    "(all inside a sublayer). The same bits, less memory, more time");
+  v("record_steps", c.training.record_steps, kNone,
+    "record a step once and issue the record again (CUDA graphs). The same bits");
 }
 
 template <class O, class V>
@@ -95,8 +101,9 @@ void visit_override(O& o, V& v) {
   v("from_step", o.from_step, kMaths, "first step it holds for");
   v("until_step", o.until_step, kMaths, "first step it no longer holds for; unset: the end");
   v("format", o.format, kMaths,
-    "bf16, nvfp4, mxfp4, mxfp8_e4m3, mxfp8_e5m2, fp8_e4m3 or fp8_e5m2; unset: as the recipe has it");
-  v("tile", o.tile, kMaths, "row, or square (nvfp4 alone)");
+    "bf16, nvfp4, mxfp4, mxfp6_e2m3, mxfp8_e4m3, fp8_e4m3, fp8_block_e4m3 (docs/recipes.md); unset: as the "
+    "recipe has it");
+  v("tile", o.tile, kMaths, "row, or square (nvfp4, fp8_block_e4m3)");
   v("rounding", o.rounding, kMaths, "nearest, or of nvfp4 and mxfp4: stochastic, stochastic_exact");
   v("rotation", o.rotation, kMaths, "0 or 16");
 }
@@ -104,8 +111,10 @@ void visit_override(O& o, V& v) {
 template <class C, class V>
 void visit_precision(C& c, V& v) {
   v.section("precision", "The recipe and its switches. An unset switch is as the recipe has it.");
-  v("recipe", c.precision.recipe, kMaths, "fp32, bf16 or nvfp4; of a comparison, the candidate's");
+  v("recipe", c.precision.recipe, kMaths, "a name of docs/recipes.md; of a comparison, the candidate's");
   v("sr_seed", c.precision.sr_seed, kMaths, "of stochastic rounding, apart from training.seed");
+  v("native_fp8", c.precision.native_fp8, kMaths,
+    "multiply FP8 codes on tensor cores that have FP8; false: exact BF16 operands, as on the other backends");
   v("weights_2d", c.precision.weights_2d, kMaths, "16x16 weight tiles");
   v("rht", c.precision.rht, kMaths, "random Hadamard transform of the wgrad operands");
   v("sr", c.precision.sr, kMaths, "stochastic rounding of both copies of dy");
@@ -116,7 +125,7 @@ void visit_precision(C& c, V& v) {
     "last blocks in BF16; unset: the preset's, or 8 of 62 scaled");
   v("keep_bf16", c.precision.keep_bf16, kMaths,
     "globs over names of linears kept in BF16, such as \"*.mamba.out\"");
-  v("profile", c.precision.profile, kMaths, "whose arithmetic: nvfp4.te or nvfp4.te213");
+  v("profile", c.precision.profile, kMaths, "whose arithmetic: nvfp4.te, .te213, .exact, .torchao, .modelopt or .ct");
   v("non_finite", c.precision.non_finite, kMaths, "a NaN or infinity in an operand: detect (stop), or as_te");
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
   v.overrides("override", c.precision.overrides);

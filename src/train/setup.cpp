@@ -10,6 +10,10 @@
 namespace nibble {
 namespace {
 
+Recompute recompute_from(const std::string& name) {
+  return name == "light" ? Recompute::Light : name == "block" ? Recompute::Block : Recompute::None;
+}
+
 /// The bundled texts: ./data, or the source tree's data beside build/PRESET/nibble.
 std::filesystem::path bundled_data_root() {
   std::error_code ignored;
@@ -87,8 +91,11 @@ LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::u
           .sequence = c.training.sequence,
           .batch = c.training.batch,
           .micro_batch = c.micro_batch(),
+          .recompute = recompute_from(c.training.recompute),
           .seed = seed,
           .sr_seed = sr_seed,
+          .record_steps = c.training.record_steps,
+          .native_fp8 = c.precision.native_fp8,
           .inject_nan_step = c.faults.inject_nan_step,
           .lost_micro_batches = c.faults.lost_micro_batches && quantizes(recipe)};
 }

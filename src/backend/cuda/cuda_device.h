@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   void send_to_host(void* to, const void* from, std::size_t bytes) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
   void zero(void* p, std::size_t bytes) override;
+  std::size_t bytes_in_use() const override;
   std::uint64_t mark() override;
   void wait(std::uint64_t mark) override;
   std::unique_ptr<Recording> record(const std::function<void()>& issue) override;

@@ -126,6 +126,12 @@ void CudaDevice::zero(void* p, std::size_t bytes) {
   cuda_check(cudaMemsetAsync(p, 0, bytes, stream_), "zeroing memory of the GPU");
 }
 
+std::size_t CudaDevice::bytes_in_use() const {
+  std::size_t free_bytes = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free_bytes, &total), "asking for the GPU's memory");
+  return total - free_bytes;
+}
+
 std::uint64_t CudaDevice::mark() {
   cuda_check(cudaEventRecord(events_[marks_ % kMarks], stream_), "marking a point of the stream");
   return marks_++;
