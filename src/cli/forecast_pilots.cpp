@@ -55,7 +55,8 @@ std::optional<GapRun> run_pilot(const PilotOptions& o, const std::vector<std::st
   GapRun out{.name = config.training.name,
              .parameters = block_parameters(setup.model()),
              .tokens = static_cast<double>(config.training.steps * config.tokens_per_step())};
-  const bool done = o.resume && std::filesystem::exists(directory / "verdict.json");
+  const bool resume = o.resume && std::filesystem::exists(directory / "protocol.json");
+  const bool done = resume && std::filesystem::exists(directory / "verdict.json");
   Verdict verdict;
   if (done) {
     verdict = verdict_from_json(read_file(directory / "verdict.json"));
@@ -63,10 +64,10 @@ std::optional<GapRun> run_pilot(const PilotOptions& o, const std::vector<std::st
                 "{} was made under another protocol; run the pilots again without --resume",
                 directory.string());
   } else {
-    if (const auto moved = open_run_directory(directory, o.resume))
+    if (const auto moved = open_run_directory(directory, resume))
       fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
     const Comparison c =
-        run_comparison(setup, stream, o.resume, signals, [](const ArmSpec&) { return nullptr; });
+        run_comparison(setup, stream, resume, signals, [](const ArmSpec&) { return nullptr; });
     if (!c.finished) {
       signal = c.signal;
       return {};

@@ -52,9 +52,9 @@ void add_larger(ForecastCheck& check) {
 }
 
 std::string count_text(double n) {
-  return n >= 1e12  ? fmt::format("{:.3g}T", n / 1e12)
-         : n >= 1e9 ? fmt::format("{:.3g}B", n / 1e9)
-                    : fmt::format("{:.3g}M", n / 1e6);
+  if (n >= 1e12) return fmt::format("{:.3g}T", n / 1e12);
+  if (n >= 1e9) return fmt::format("{:.3g}B", n / 1e9);
+  return n >= 1e6 ? fmt::format("{:.3g}M", n / 1e6) : fmt::format("{:.3g}k", n / 1e3);
 }
 
 std::string table(const std::vector<CheckRow>& rows) {

@@ -17,9 +17,9 @@ std::string extra(double ratio) {
 }
 
 std::string count_text(double n) {
-  return n >= 1e12  ? fmt::format("{:.3g}T", n / 1e12)
-         : n >= 1e9 ? fmt::format("{:.3g}B", n / 1e9)
-                    : fmt::format("{:.3g}M", n / 1e6);
+  if (n >= 1e12) return fmt::format("{:.3g}T", n / 1e12);
+  if (n >= 1e9) return fmt::format("{:.3g}B", n / 1e9);
+  return n >= 1e6 ? fmt::format("{:.3g}M", n / 1e6) : fmt::format("{:.3g}k", n / 1e3);
 }
 
 /// The published runs that lie nearest in size and length.
