@@ -28,6 +28,8 @@ struct FormatName {
 };
 constexpr FormatName kFormatNames[] = {
     {"nvfp4.te", Format::Nvfp4, Profile::Te},       {"nvfp4.te213", Format::Nvfp4, Profile::Te213},
+    {"nvfp4.exact", Format::Nvfp4, Profile::Exact}, {"nvfp4.torchao", Format::Nvfp4, Profile::TorchAo},
+    {"nvfp4.ct", Format::Nvfp4, Profile::Ct},       {"nvfp4.modelopt", Format::Nvfp4, Profile::ModelOpt},
     {"mxfp4", Format::Mxfp4, Profile::Te},          {"mxfp8.e4m3", Format::Mxfp8E4M3, Profile::Te},
     {"mxfp8.e5m2", Format::Mxfp8E5M2, Profile::Te}, {"fp8.e4m3", Format::Fp8E4M3, Profile::Te},
     {"fp8.e5m2", Format::Fp8E5M2, Profile::Te},

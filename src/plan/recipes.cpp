@@ -11,10 +11,6 @@ namespace {
 
 constexpr QuantSpec kE4m3{.format = Format::Fp8E4M3};
 constexpr QuantSpec kE5m2{.format = Format::Fp8E5M2};
-constexpr QuantSpec kMx8{.format = Format::Mxfp8E4M3};
-constexpr QuantSpec kMx4{.format = Format::Mxfp4};
-constexpr QuantSpec kMx4Noisy{.format = Format::Mxfp4, .rounding = Rounding::Stochastic, .rotation = 16};
-constexpr QuantSpec kMx4Rotated{.format = Format::Mxfp4, .rotation = 16};
 
 Recipe nvfp4_everywhere() {
   Recipe all = find_recipe("nvfp4");
@@ -35,29 +31,7 @@ std::vector<Recipe> make_rows() {
              .wgrad = {kE5m2, kE4m3}};
   fp8.first_blocks = 1;
   fp8.last_blocks = 1;
-  Recipe paper = fp8;
-  paper.name = "fp8-paper";
-  paper.source = "[NVFP4]";
-  paper.summary = "the paper's FP8 baseline, counted as one scale a tensor; first block and last two in BF16";
-  paper.last_blocks = 2;
-  return {fp8,
-          paper,
-          {.name = "mxfp8",
-           .source = "[OCP-MX]",
-           .summary = "MXFP8 E4M3 in every block",
-           .fprop = {kMx8, kMx8},
-           .dgrad = {kMx8, kMx8},
-           .wgrad = {kMx8, kMx8}},
-          {.name = "mxfp4",
-           .source = "[NVFP4]",
-           .summary = "MXFP4 with the blocks in BF16 of the NVFP4 recipe",
-           .fprop = {kMx4, kMx4},
-           .dgrad = {kMx4, kMx4},
-           .wgrad = {kMx4Noisy, kMx4Rotated},
-           .first = 2,
-           .last = 8,
-           .of_blocks = 62},
-          nvfp4_everywhere()};
+  return {fp8, nvfp4_everywhere()};
 }
 
 }  // namespace

@@ -95,9 +95,13 @@ Rate rate_of(const GemmRecipe& gemm) {
         return Rate::Fp4;
       case Format::Mxfp8E4M3:
       case Format::Mxfp8E5M2:
+      case Format::Mxfp6E2M3:
+      case Format::Mxfp6E3M2:
         return Rate::Mxfp8;
       case Format::Fp8E4M3:
       case Format::Fp8E5M2:
+      case Format::Fp8BlockE4M3:
+      case Format::Fp8BlockFp32E4M3:
         return Rate::Fp8;
       default:
         return Rate::Bf16;

@@ -16,6 +16,20 @@ constexpr QuantSpec kRows{.format = Format::Nvfp4, .tile = Tile::Row};
 constexpr QuantSpec kTiles{.format = Format::Nvfp4, .tile = Tile::Square};
 constexpr QuantSpec kNoisy{.format = Format::Nvfp4, .tile = Tile::Row, .rounding = Rounding::Stochastic};
 
+constexpr QuantSpec kMx8{.format = Format::Mxfp8E4M3};
+constexpr QuantSpec kMx4{.format = Format::Mxfp4};
+constexpr QuantSpec kMx4Noisy{.format = Format::Mxfp4, .rounding = Rounding::Stochastic};
+constexpr QuantSpec kE4m3{.format = Format::Fp8E4M3};
+constexpr QuantSpec kE5m2{.format = Format::Fp8E5M2};
+constexpr QuantSpec kFp8Rows{.format = Format::Fp8BlockE4M3, .tile = Tile::Row};
+constexpr QuantSpec kFp8Tiles{.format = Format::Fp8BlockE4M3, .tile = Tile::Square};
+
+constexpr QuantSpec four_over_six(QuantSpec spec) {
+  spec.four_over_six = FourOverSix::Mse;
+  spec.scale_bound = 256;
+  return spec;
+}
+
 constexpr QuantSpec hadamard16(QuantSpec spec) {
   spec.rotation = 16;
   return spec;
@@ -46,6 +60,51 @@ std::vector<Recipe> make_catalog() {
        .first = 2,
        .last = 8,
        .of_blocks = 62},
+      {.name = "nvfp4-4over6",
+       .source = "[FOUROVERSIX]",
+       .summary = "nvfp4 with a choice of 4 or 6 a block for weights and activations (MSE, bound 256)",
+       .fprop = {four_over_six(kRows), four_over_six(kTiles)},
+       .dgrad = {kNoisy, four_over_six(kTiles)},
+       .wgrad = {hadamard16(kNoisy), hadamard16(four_over_six(kRows))},
+       .first = 2,
+       .last = 8,
+       .of_blocks = 62},
+      {.name = "mxfp4",
+       .source = "[NVFP4]",
+       .summary =
+           "the paper's comparison: MXFP4 with RHT in wgrad and stochastic rounding of both copies of dy",
+       .fprop = {kMx4, kMx4},
+       .dgrad = {kMx4Noisy, kMx4},
+       .wgrad = {hadamard16(kMx4Noisy), hadamard16(kMx4)},
+       .first = 2,
+       .last = 8,
+       .of_blocks = 62},
+      {.name = "mxfp8",
+       .source = "[MXFP8-RECIPES]",
+       .summary = "MXFP8 E4M3 for every operand of every block, scales rounded up",
+       .fprop = {kMx8, kMx8},
+       .dgrad = {kMx8, kMx8},
+       .wgrad = {kMx8, kMx8}},
+      {.name = "fp8-current",
+       .source = "[TE]",
+       .summary =
+           "one scale a tensor from its current amax: E4M3 forward, E5M2 for dy; first and last block in "
+           "BF16",
+       .fprop = {kE4m3, kE4m3},
+       .dgrad = {kE5m2, kE4m3},
+       .wgrad = {kE5m2, kE4m3},
+       .first_blocks = 1,
+       .last_blocks = 1},
+      {.name = "fp8-paper",
+       .source = "[NVFP4]",
+       .summary =
+           "the paper's FP8 baseline: E4M3, weights in 128x128, the rest in 1x128; first block and last "
+           "two in BF16",
+       .fprop = {kFp8Rows, kFp8Tiles},
+       .dgrad = {kFp8Rows, kFp8Tiles},
+       .wgrad = {kFp8Rows, kFp8Rows},
+       .first_blocks = 1,
+       .last_blocks = 2},
   };
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "quant/format_names.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
@@ -29,6 +30,8 @@ const char* describe_rounding(const QuantSpec& spec) {
       return "stochastic, 8 bits";
     case Rounding::StochasticExact:
       return "stochastic, exact";
+    case Rounding::NearestAway:
+      return "nearest, ties away";
   }
   return "?";
 }
@@ -37,18 +40,28 @@ std::string describe_rotation(const QuantSpec& spec) {
   return spec.rotation == 0 ? "-" : fmt::format("RHT-{} signs {:04X}", spec.rotation, spec.sign_mask);
 }
 
-const char* describe_profile(const QuantSpec& spec) {
-  if (spec.format != Format::Nvfp4) return "-";
-  return spec.profile == Profile::Te ? "nvfp4.te" : "nvfp4.te213";
+/// Whose arithmetic, where the format's name does not say it.
+std::string describe_arithmetic(const QuantSpec& spec) {
+  const std::string text = arithmetic_name(spec);
+  return text == info(spec.format).name ? "-" : text;
 }
 
-void print_operand(std::string& out, Gemm g, Operand o, const QuantSpec& spec) {
-  const bool random = spec.rounding != Rounding::NearestEven;
-  fmt::format_to(std::back_inserter(out), "  {:<6} {}  {:<5} {:<5} {:<10} {:<7} {:<19} {:<18} {:<12} {}\n",
+/// Columns as wide as what stands in them.
+struct Widths {
+  std::size_t format = 10, arithmetic = 12;
+
+  void fit(const QuantSpec& spec) {
+    format = std::max(format, info(spec.format).name.size());
+    arithmetic = std::max(arithmetic, describe_arithmetic(spec).size());
+  }
+};
+
+void print_operand(std::string& out, Gemm g, Operand o, const QuantSpec& spec, const Widths& w) {
+  fmt::format_to(std::back_inserter(out), "  {:<6} {}  {:<5} {:<5} {:<{}} {:<7} {:<19} {:<18} {:<{}} {}\n",
                  name(g), o == Operand::A ? "A" : "B", operand_name(g, o), operand_axis(g),
-                 info(spec.format).name, describe_block(spec), describe_rounding(spec),
-                 describe_rotation(spec), describe_profile(spec),
-                 random ? std::to_string(random_role(g, o)) : "-");
+                 info(spec.format).name, w.format, describe_block(spec), describe_rounding(spec),
+                 describe_rotation(spec), describe_arithmetic(spec), w.arithmetic,
+                 is_stochastic(spec.rounding) ? std::to_string(random_role(g, o)) : "-");
 }
 
 struct Plan {
@@ -70,13 +83,20 @@ Plan make_plan(const Recipe& recipe, std::span<const LinearInfo> linears, std::i
 }
 
 void print_treatments(std::string& out, const Plan& plan) {
+  Widths w;
+  for (const ResolvedLinear& treatment : plan.treatments) {
+    for (const Gemm g : kGemms) {
+      for (const Operand o : kOperands) w.fit(treatment.spec(g, o));
+    }
+  }
   for (std::size_t i = 0; i < plan.treatments.size(); ++i) {
     const auto count = std::count(plan.of_linear.begin(), plan.of_linear.end(), i);
     fmt::format_to(std::back_inserter(out), "\nTreatment {} ({} linears)\n", treatment_name(i), count);
-    fmt::format_to(std::back_inserter(out), "  {:<6}    {:<5} {:<5} {:<10} {:<7} {:<19} {:<18} {:<12} {}\n",
-                   "GEMM", "of", "axis", "format", "block", "rounding", "rotation", "profile", "random role");
+    fmt::format_to(std::back_inserter(out), "  {:<6}    {:<5} {:<5} {:<{}} {:<7} {:<19} {:<18} {:<{}} {}\n",
+                   "GEMM", "of", "axis", "format", w.format, "block", "rounding", "rotation", "profile",
+                   w.arithmetic, "random role");
     for (const Gemm g : kGemms) {
-      for (const Operand o : kOperands) print_operand(out, g, o, plan.treatments[i].spec(g, o));
+      for (const Operand o : kOperands) print_operand(out, g, o, plan.treatments[i].spec(g, o), w);
     }
   }
 }

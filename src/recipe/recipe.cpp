@@ -21,7 +21,7 @@ void set_stochastic(QuantSpec& spec, bool on) {
 
 void set_exact(Recipe& recipe, bool exact) {
   for_each_spec(recipe, [&](QuantSpec& spec) {
-    if (spec.rounding == Rounding::NearestEven) return;
+    if (!is_stochastic(spec.rounding)) return;
     spec.rounding = exact ? Rounding::StochasticExact : Rounding::Stochastic;
   });
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "quant/format_names.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
@@ -55,11 +56,7 @@ OperandCheck check_of(std::int64_t step, const OperandName& where, const QuantSp
 
 }  // namespace
 
-std::string format_name(const QuantSpec& spec) {
-  std::string text(info(spec.format).name);
-  if (spec.format == Format::Nvfp4) text += spec.profile == Profile::Te ? ".te" : ".te213";
-  return text;
-}
+std::string format_name(const QuantSpec& spec) { return arithmetic_name(spec); }
 
 QuantMonitor::QuantMonitor(AlarmRules rules, std::vector<std::string> layers)
     : rules_(rules), layers_(std::move(layers)), monitor_(rules) {}

@@ -154,9 +154,9 @@ std::vector<FormatAnchor> fp8_anchors() {
           {"fp8 e4m3 1x128, powers of two",
            {.format = pow2},
            {7.04e-4, 7.07e-4, 5.62e-4, 7.06e-4, 7.20e-4, 7.03e-4}},
-          {"fp8 e4m3 1x128, FP32 scales",
-           {.format = fp32},
-           {6.62e-4, 6.16e-4, 6.37e-4, 5.76e-4, 1.00e-4, 6.63e-4}},
+          // No anchor for the loud columns: FP32 scales make a block's maximum exact, so the error depends on
+          // whether two of them share a block, which here they never do.
+          {"fp8 e4m3 1x128, FP32 scales", {.format = fp32}, {6.62e-4, 6.16e-4, 6.37e-4, 5.76e-4, 0, 6.63e-4}},
           {"fp8 e4m3 128x128, powers of two",
            {.format = pow2, .tile = Tile::Square},
            {7.04e-4, 7.07e-4, 5.62e-4, 7.06e-4, 7.20e-4, 7.03e-4}},

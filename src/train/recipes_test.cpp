@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every recipe of the catalogue is one that a step can run: what `nibble explain` prints, training does.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+#include "models/parameters.h"
+#include "models/registry.h"
+#include "recipe/resolve.h"
+#include "train/learner.h"
+#include "train/quant_monitor.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t kSequence = 32;
+
+/// Five blocks, so that no recipe's kept ends take all of them.
+DecoderSpec model() {
+  return make_spec({.blocks = 5,
+                    .vocab_size = 96,
+                    .hidden = 32,
+                    .ffn = 64,
+                    .heads = 2,
+                    .kv_heads = 2,
+                    .head_dim = 16,
+                    .max_sequence = kSequence,
+                    .activation = "relu2",
+                    .rope_theta = 10000});
+}
+
+struct Everything : QuantObserver {
+  bool wants(const LinearInfo&, Gemm) override { return true; }
+  void on_operand(const LinearInfo& l, Gemm g, Operand, const QuantSpec& spec, const QuantStats& s) override {
+    ++operands;
+    EXPECT_GT(s.sqnr_db(), 5) << l.name << " " << name(g) << " " << format_name(spec);
+  }
+  void on_product(const LinearInfo&, Gemm, double error) override { worst = std::max(worst, error); }
+  int operands = 0;
+  double worst = 0;
+};
+
+struct Outcome {
+  double loss = 0, worst = 0;
+  int operands = 0;
+};
+
+Outcome one_step(const Recipe& recipe, BackendKind backend) {
+  HostDevice host;
+  Stream stream(backend, host, 1);
+  Learner learner(stream, {.model = model(),
+                           .recipe = recipe,
+                           .optimizer = {},
+                           .schedule = {.peak = 1e-3, .steps = 10},
+                           .sequence = kSequence,
+                           .batch = 1,
+                           .micro_batch = 1,
+                           .seed = 5,
+                           .sr_seed = 6});
+  std::mt19937 random(1);
+  std::vector<std::int32_t> ids(kSequence + 1);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
+  Everything observer;
+  const StepResult r = learner.step(View<const std::int32_t>(ids.data(), kSequence),
+                                    View<const std::int32_t>(ids.data() + 1, kSequence), &observer);
+  return {r.loss, observer.worst, observer.operands};
+}
+
+class CatalogueRecipes : public ::testing::TestWithParam<BackendKind> {};
+
+TEST_P(CatalogueRecipes, PassTheCheckAreExplainedAndRunAStep) {
+  const double base = one_step(find_recipe("fp32"), GetParam()).loss;
+  for (const Recipe& recipe : recipe_catalog()) {
+    check_recipe(recipe, linears(model()), kSequence);
+    const std::string text = explain(recipe, linears(model()), 0, 1.0);
+    EXPECT_NE(text.find("Recipe " + recipe.name), std::string::npos);
+    const Outcome o = one_step(recipe, GetParam());
+    EXPECT_NEAR(o.loss, base, 0.1) << recipe.name;
+    EXPECT_LT(o.worst, 0.5) << recipe.name << ": a product lost its scale";
+    EXPECT_EQ(o.operands > 0, quantizes(recipe)) << recipe.name;
+  }
+}
+
+TEST_P(CatalogueRecipes, EveryProfileRunsAStepOfNvfp4) {
+  for (const Profile profile :
+       {Profile::Te213, Profile::Exact, Profile::TorchAo, Profile::ModelOpt, Profile::Ct}) {
+    const Outcome o = one_step(edited(find_recipe("nvfp4"), {.profile = profile}), GetParam());
+    EXPECT_LT(o.worst, 0.5) << static_cast<int>(profile);
+  }
+}
+
+TEST(RecipeOptions, FourOverSixRefusesAnotherProfileAtTheStart) {
+  const Recipe recipe = edited(find_recipe("nvfp4-4over6"), {.profile = Profile::Ct});
+  try {
+    check_recipe(recipe, linears(model()), kSequence);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::Usage);
+    EXPECT_NE(std::string(e.what()).find("precision.profile"), std::string::npos) << e.what();
+  }
+}
+
+TEST(RecipeOptions, ScalesThatAProductDoesNotApplyAreRefusedAtTheStart) {
+  const Recipe blocks =
+      edited(find_recipe("fp8-paper"), {.overrides = {{.format = Format::Fp8BlockFp32E4M3}}});
+  EXPECT_THROW(check_recipe(blocks, linears(model()), kSequence), Error);
+  Recipe rows = find_recipe("nvfp4");
+  rows.fprop.a.tensor_scaling = TensorScaling::Row;
+  EXPECT_THROW(check_recipe(rows, linears(model()), kSequence), Error);
+}
+
+TEST(RecipeOptions, MxRulesAndTiesAwayRunAStep) {
+  for (const MxScaleRule rule : {MxScaleRule::Floor, MxScaleRule::Even, MxScaleRule::Ceil, MxScaleRule::Round,
+                                 MxScaleRule::ThreeQuarters}) {
+    Recipe recipe = find_recipe("mxfp4");
+    for (GemmRecipe* g : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
+      for (QuantSpec* spec : {&g->a, &g->b}) {
+        spec->scale_rule = rule;
+        if (!is_stochastic(spec->rounding)) spec->rounding = Rounding::NearestAway;
+      }
+    }
+    EXPECT_LT(one_step(recipe, BackendKind::Cpu).worst, 0.6) << static_cast<int>(rule);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CatalogueRecipes, ::testing::Values(BackendKind::Ref, BackendKind::Cpu),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace nibble
