@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "cli/bench_device.h"
 #include "cli/cli.h"
 #include "cli/environment.h"
 #include "io/file.h"
@@ -14,6 +15,7 @@
 #include "models/flops.h"
 #include "models/parameters.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/gemm_tuning.h"
 #include "ops/quantize/quantize_bench.h"
 #include "plan/hardware.h"
 #include "train/learner.h"
@@ -27,7 +29,9 @@ struct Options {
   MachineOptions machine;
   std::string model = "hybrid-tiny", json, hardware;
   std::int64_t batch = 8, micro_batch = 0, sequence = 256, vocab = 0, steps = 30;
-  Recompute recompute = Recompute::None;
+  Recomputation recompute = Recomputation::None;
+  bool repeatable = true;
+  std::string tune_gemms, gemm_tuning;
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
   bool quantizers = true, products = true, training = true;
 };
@@ -44,7 +48,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Dense BF16 peak of the GPU that MFU is quoted against: H100 and H200 (docs/SOURCES.md, [H100]).
+/// Dense BF16 peak of the GPU that MFU is quoted against: H100 and H200, NVIDIA's data sheets.
 constexpr double kHopperBf16Gflops = 989.4e3;
 
 /// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out. A
@@ -61,7 +65,8 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
                            .micro_batch = o.micro_batch > 0 ? o.micro_batch : o.batch,
                            .recompute = o.recompute,
                            .seed = 1,
-                           .sr_seed = 1});
+                           .sr_seed = 1,
+                           .repeatable = o.repeatable});
   std::mt19937 random(1);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens) + 1);
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
@@ -193,6 +198,19 @@ void print_steps(Stream& stream, const Options& o, const DecoderSpec& model, Jso
   }
 }
 
+/// One step of every recipe shows the device its products; their algorithms are measured and chosen.
+void tune(Stream& stream, const Options& o, const DecoderSpec& model) {
+  for (const std::string& recipe : o.recipes) {
+    Options few = o;
+    few.steps = 1;
+    measure_step(few, stream, model, recipe);
+  }
+  const GemmTuning tuning = tune_gemms(stream);
+  write_file(o.tune_gemms, tuning.text());
+  fmt::print("GEMM algorithms: {} products take another than the library's first; written to {}\n",
+             tuning.choices.size(), o.tune_gemms);
+}
+
 /// The measured ceilings of this machine in the form that `nibble plan --hardware FILE.toml` reads.
 void write_hardware(const std::string& path, Stream& stream) {
   constexpr std::int64_t kT = 2048, kN = 3072, kK = 768;
@@ -224,13 +242,19 @@ ExitCode run(const Options& o) {
   if (o.vocab > 0) model.vocab = o.vocab;
   check_usage(o.sequence <= model.max_seq, "--sequence {}: {} takes {} tokens", o.sequence, o.model,
               model.max_seq);
+  if (!o.gemm_tuning.empty()) use_gemm_tuning(stream.device(), GemmTuning::parse(read_file(o.gemm_tuning)));
   Json json{{"model", o.model}};
   for (const auto& [label, value] : environment_of(stream.kind(), std::max(o.machine.threads, 0))) {
     fmt::print("{:<24} {}\n", label, value);
     json["environment"][label] = value;
   }
-  if (o.quantizers) print_quantizers(stream.kind(), json);
-  if (o.products) print_products(stream, o, model, json);
+  if (stream.kind() == BackendKind::Cuda) {
+    cuda::kPrintKernels(stream, model, o.batch * o.sequence, o.quantizers, o.products, json);
+  } else {
+    if (o.quantizers) print_quantizers(stream.kind(), json);
+    if (o.products) print_products(stream, o, model, json);
+  }
+  if (!o.tune_gemms.empty()) tune(stream, o, model);
   if (o.training) print_steps(stream, o, model, json);
   if (!o.hardware.empty()) write_hardware(o.hardware, stream);
   if (!o.json.empty()) write_json(o.json, json);
@@ -256,8 +280,15 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--micro-batch", o->micro_batch, "Sequences at a time; 0: all of a step at once")
       ->capture_default_str();
   app.add_option("--recompute", o->recompute, "none, light or block: what backward computes again")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Recompute>{
-          {"none", Recompute::None}, {"light", Recompute::Light}, {"block", Recompute::Block}}));
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Recomputation>{
+          {"none", Recomputation::None}, {"light", Recomputation::Light}, {"block", Recomputation::Block}}));
+  app.add_flag("!--not-repeatable", o->repeatable,
+               "Let attention's backward pass on cuda add in any order, which is faster");
+  app.add_option(
+      "--tune-gemms", o->tune_gemms,
+      "Measure the library's GEMM algorithms for this model's products, take the fastest, and write the "
+      "choices to this file, for --gemm-tuning and training.gemm_tuning");
+  app.add_option("--gemm-tuning", o->gemm_tuning, "Take the choices of this file");
   app.add_option("--recipes", o->recipes, "Recipes to time, each beside bf16")
       ->capture_default_str()
       ->delimiter(',');

@@ -61,6 +61,7 @@ std::string command_line(const std::string& verb, const ConfigOptions& config, c
 /// lacks, Error{Runtime} when there is no such device.
 struct Workplace {
   Workplace(std::string_view backend, int threads);
+  explicit Workplace(const RunConfig& config);  ///< with its GEMM tuning
   explicit Workplace(
       const MachineOptions& machine);  ///< for verbs without a configuration: cpu if none is named
   std::unique_ptr<Device> device;

@@ -7,6 +7,9 @@
 #include <cctype>
 #include <cstring>
 
+#include "io/file.h"
+#include "ops/gemm/gemm_tuning.h"
+
 namespace nibble {
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {
@@ -55,6 +58,12 @@ std::string command_line(const std::string& verb, const ConfigOptions& config,
 Workplace::Workplace(std::string_view backend, int threads)
     : device(open_device(backend_from_name(backend))),
       stream(backend_from_name(backend), *device, std::max(threads, 0)) {}
+
+Workplace::Workplace(const RunConfig& config)
+    : Workplace(config.training.backend, static_cast<int>(config.training.threads)) {
+  if (!config.training.gemm_tuning.empty())
+    use_gemm_tuning(*device, GemmTuning::parse(read_file(config.training.gemm_tuning)));
+}
 
 Workplace::Workplace(const MachineOptions& machine)
     : Workplace(machine.backend.empty() ? "cpu" : std::string_view(machine.backend), machine.threads) {}

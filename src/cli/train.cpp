@@ -21,7 +21,7 @@ ExitCode run(const Options& o) {
   const bool resume = o.resume || config.checkpoint.resume;
   const SignalGuard signals;
   const RunSetup setup(config);
-  Workplace here(config.training.backend, static_cast<int>(config.training.threads));
+  Workplace here(config);
   Stream& stream = here.stream;
   const std::uint64_t seed = static_cast<std::uint64_t>(config.training.seed);
   Learner learner(stream, setup.learner(candidate_recipe(config), seed,

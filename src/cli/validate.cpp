@@ -79,7 +79,7 @@ ExitCode run(const Options& o) {
   const bool resume = o.resume || config.checkpoint.resume;
   const SignalGuard signals;
   const RunSetup setup(config);
-  Workplace here(config.training.backend, static_cast<int>(config.training.threads));
+  Workplace here(config);
   Stream& stream = here.stream;
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
   std::optional<NoiseFloor> noise_floor;

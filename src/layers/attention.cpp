@@ -101,6 +101,7 @@ void AttentionLayer::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy
                                   .dk_TGD = dp.k_TGD,
                                   .dv_TGD = dp.v_TGD,
                                   .seq_len = ctx.seq_len,
+                                  .repeatable = ctx.repeatable,
                                   .scale = 1 / std::sqrt(static_cast<float>(d))});
   turn(ctx, dqkv, true);
   qkv_.backward(ctx, x_TD, dqkv, dx_TD);

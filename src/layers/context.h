@@ -36,7 +36,7 @@ class QuantObserver {
 
 /// What a forward pass does not keep, and backward computes again: the same bits, since nothing random
 /// depends on how often it is computed.
-enum class Recompute : std::uint8_t {
+enum class Recomputation : std::uint8_t {
   None,   ///< everything is kept
   Light,  ///< norms' and activations' outputs: no GEMM is done twice
   Block,  ///< all but each sublayer's input
@@ -57,7 +57,8 @@ struct Context {
   std::uint64_t weights_version =
       0;                 ///< changes whenever weights do: quantised weights are made once a version
   bool training = true;  ///< false: nothing is kept for a backward pass
-  Recompute recompute = Recompute::None;
+  Recomputation recompute = Recomputation::None;
+  bool repeatable = true;   ///< sums in one order in every run, also where another is faster
   bool native_fp8 = false;  ///< FP8 products multiply the codes themselves; otherwise exact BF16 operands
   /// The step's numbers in the backend's memory. With it random keys read their step there and faulty
   /// operands are noted there (linear_fault says which) instead of being waited for.
@@ -67,7 +68,7 @@ struct Context {
   RealView activations(std::int64_t tokens, std::int64_t features) const {
     return arena.take_real(activation, tokens, features);
   }
-  bool recomputes() const { return training && recompute != Recompute::None; }
+  bool recomputes() const { return training && recompute != Recomputation::None; }
   /// For what backward can compute again: kept, or scratch of the caller's ArenaScope on stream.scratch().
   RealView recomputable(std::int64_t tokens, std::int64_t features) const {
     return (recomputes() ? stream.scratch() : arena).take_real(activation, tokens, features);

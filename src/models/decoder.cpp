@@ -115,7 +115,7 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
     const Arena::Mark inside = ctx.arena.mark();
     s.mixer->forward(ctx, normed_TD, y_TD);
     s.saved_normed_TD = normed_TD;
-    if (ctx.recompute == Recompute::Block) ctx.arena.rewind(inside);
+    if (ctx.recompute == Recomputation::Block) ctx.arena.rewind(inside);
     const RealView sum_TD = place_for_sum(ctx, x_TD, y_TD);
     if (keeps_all) normed_TD = ctx.activations(tokens, spec_.d_model);
     next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD);
@@ -143,8 +143,8 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
       normed_TD = again_TD;
     }
     Context whole = ctx;
-    if (ctx.recompute == Recompute::Block) {
-      whole.recompute = Recompute::None;
+    if (ctx.recompute == Recomputation::Block) {
+      whole.recompute = Recomputation::None;
       s->mixer->forward(whole, normed_TD,
                         dnormed_TD);  // its output is not needed again: dnormed is free here
     }

@@ -86,6 +86,7 @@ Context Learner::context(std::int64_t first_token) {
           .sr_seed = config_.sr_seed,
           .weights_version = weights_version_,
           .recompute = config_.recompute,
+          .repeatable = config_.repeatable,
           .native_fp8 = native_fp8_,
           .record = record()};
 }

@@ -26,7 +26,7 @@ struct LearnerConfig {
   std::int64_t sequence = 0;     ///< tokens of a sequence
   std::int64_t batch = 0;        ///< sequences of a step
   std::int64_t micro_batch = 0;  ///< sequences at a time; divides batch
-  Recompute recompute = Recompute::None;
+  Recomputation recompute = Recomputation::None;
   std::uint64_t seed = 0;     ///< start values
   std::uint64_t sr_seed = 0;  ///< stochastic rounding
   /// Record the step once and issue the record again, where the device can (a CUDA graph). The same bits
@@ -35,6 +35,9 @@ struct LearnerConfig {
   /// FP8 products multiply the codes themselves where the device can; false: exact BF16 operands, as every
   /// other format's. The two differ in how sums are accumulated.
   bool native_fp8 = true;
+  /// The same bits in every run. False: attention's backward pass on cuda may add in any order, which is
+  /// faster.
+  bool repeatable = true;
   std::int64_t inject_nan_step = -1;  ///< planted fault; negative: never
   bool lost_micro_batches = false;    ///< planted fault: the gradients of all but the last are dropped
 };

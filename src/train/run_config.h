@@ -51,7 +51,8 @@ struct TrainingSection {
   std::int64_t threads = 0;
   std::string backend = "cpu";
   std::string recompute = "none";
-  bool record_steps = true;
+  bool record_steps = true, repeatable = true;
+  std::string gemm_tuning;
   friend bool operator==(const TrainingSection&, const TrainingSection&) = default;
 };
 

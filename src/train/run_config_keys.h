@@ -91,6 +91,13 @@ void visit_how(C& c, V& v) {
     "(all inside a sublayer). The same bits, less memory, more time");
   v("record_steps", c.training.record_steps, kNone,
     "record a step once and issue the record again (CUDA graphs). The same bits");
+  v("repeatable", c.training.repeatable, kMaths,
+    "the same bits in every run; false: attention's backward pass on cuda adds in any order, which is "
+    "faster");
+  v("gemm_tuning", c.training.gemm_tuning, kNone,
+    "file of `nibble bench --backend cuda --tune-gemms FILE`: measured choices of GEMM algorithms for this "
+    "card. "
+    "Its contents are part of the run's identity");
 }
 
 template <class O, class V>
@@ -125,7 +132,8 @@ void visit_precision(C& c, V& v) {
     "last blocks in BF16; unset: the preset's, or 8 of 62 scaled");
   v("keep_bf16", c.precision.keep_bf16, kMaths,
     "globs over names of linears kept in BF16, such as \"*.mamba.out\"");
-  v("profile", c.precision.profile, kMaths, "whose arithmetic: nvfp4.te, .te213, .exact, .torchao, .modelopt or .ct");
+  v("profile", c.precision.profile, kMaths,
+    "whose arithmetic: nvfp4.te, .te213, .exact, .torchao, .modelopt or .ct");
   v("non_finite", c.precision.non_finite, kMaths, "a NaN or infinity in an operand: detect (stop), or as_te");
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
   v.overrides("override", c.precision.overrides);

@@ -4,14 +4,17 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/file.h"
 #include "io/hash.h"
 #include "models/parameters.h"
 
 namespace nibble {
 namespace {
 
-Recompute recompute_from(const std::string& name) {
-  return name == "light" ? Recompute::Light : name == "block" ? Recompute::Block : Recompute::None;
+Recomputation recompute_from(const std::string& name) {
+  return name == "light"   ? Recomputation::Light
+         : name == "block" ? Recomputation::Block
+                           : Recomputation::None;
 }
 
 /// The bundled texts: ./data, or the source tree's data beside build/PRESET/nibble.
@@ -96,6 +99,7 @@ LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::u
           .sr_seed = sr_seed,
           .record_steps = c.training.record_steps,
           .native_fp8 = c.precision.native_fp8,
+          .repeatable = c.training.repeatable,
           .inject_nan_step = c.faults.inject_nan_step,
           .lost_micro_batches = c.faults.lost_micro_batches && quantizes(recipe)};
 }
@@ -129,10 +133,13 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
 }
 
 std::map<std::string, std::string> RunSetup::contract() const {
-  return {{"config", maths_hash(config_, false)},
-          {"data", hex64(data_.fingerprint)},
-          {"tokenizer", hex64(data_.tokenizer.fingerprint())},
-          {"validation", hex64(validation_.hash())}};
+  std::map<std::string, std::string> contract{{"config", maths_hash(config_, false)},
+                                              {"data", hex64(data_.fingerprint)},
+                                              {"tokenizer", hex64(data_.tokenizer.fingerprint())},
+                                              {"validation", hex64(validation_.hash())}};
+  if (!config_.training.gemm_tuning.empty())
+    contract["gemm_tuning"] = hex64(xxh3_64(read_file(config_.training.gemm_tuning)));
+  return contract;
 }
 
 std::string weights_hash(const ParamStore& params) {

@@ -26,6 +26,7 @@ struct AttentionBackward {
   ConstRealView dout_THD;
   RealView dq_THD, dk_TGD, dv_TGD;  ///< overwritten
   std::int64_t seq_len = 0;
+  bool repeatable = true;  ///< false: cuda may add in an order that differs from run to run, which is faster
   float scale = 1;
 };
 

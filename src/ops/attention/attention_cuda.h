@@ -36,6 +36,7 @@ struct FusedShape {
     friend auto operator<=>(const Strides&, const Strides&) = default;
   };
   bool backward = false;
+  bool repeatable = true;
   std::int64_t sequences = 0, seq_len = 0, heads = 0, groups = 0, width = 0;
   float scale = 1;
   Strides q, k, v, out, dout, dq, dk, dv;             ///< the last four in backward only

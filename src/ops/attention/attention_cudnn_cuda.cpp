@@ -103,7 +103,7 @@ void describe_backward(fe::graph::Graph& graph, const FusedShape& s) {
                                             .set_name("attention_backward")
                                             .set_causal_mask(true)
                                             .set_attn_scale(s.scale)
-                                            .set_deterministic_algorithm(true));
+                                            .set_deterministic_algorithm(s.repeatable));
   describe_output(made[0], kDq, s, s.heads, s.dq);
   describe_output(made[1], kDk, s, s.groups, s.dk);
   describe_output(made[2], kDv, s, s.groups, s.dv);

@@ -32,9 +32,9 @@ struct Share {
   std::int64_t sequences, groups;
 };
 
-Share share_of(bool backward, std::int64_t sequences, std::int64_t groups, std::int64_t heads,
+Share share_of(bool stores_ds, std::int64_t sequences, std::int64_t groups, std::int64_t heads,
                std::int64_t seq_len) {
-  if (!backward) return {sequences, groups};
+  if (!stores_ds) return {sequences, groups};
   const std::int64_t of_head = round_up(seq_len, 64) * round_up(seq_len, 128) * 2;
   const std::int64_t heads_fit = kWorkspaceLimit / of_head;
   if (heads_fit >= heads) return {divisor_below(sequences, heads_fit / heads), groups};
@@ -97,17 +97,20 @@ FusedShape inputs_of(bool backward, const Args& a, Share share) {
           .out = strides_of(a.out_THD)};
 }
 template <class Args>
-Share share_of(bool backward, const Args& a) {
-  return share_of(backward, a.q_THD.size(0) / a.seq_len, a.k_TGD.size(1), a.q_THD.size(1), a.seq_len);
+Share share_of(bool stores_ds, const Args& a) {
+  return share_of(stores_ds, a.q_THD.size(0) / a.seq_len, a.k_TGD.size(1), a.q_THD.size(1), a.seq_len);
 }
+Share share_of(const Attention& a) { return share_of(false, a); }
+Share share_of(const AttentionBackward& a) { return share_of(a.repeatable, a); }
 FusedShape shape_of(const Attention& a) {
-  FusedShape s = inputs_of(false, a, share_of(false, a));
+  FusedShape s = inputs_of(false, a, share_of(a));
   s.lse_of_sequence = a.seq_len;
   s.lse_of_head = a.lse_HT.stride(0);
   return s;
 }
 FusedShape shape_of(const AttentionBackward& a) {
-  FusedShape s = inputs_of(true, a, share_of(true, a));
+  FusedShape s = inputs_of(true, a, share_of(a));
+  s.repeatable = a.repeatable;
   s.dout = strides_of(a.dout_THD);
   s.dq = strides_of(a.dq_THD);
   s.dk = strides_of(a.dk_TGD);
@@ -212,7 +215,7 @@ void run(Stream& stream, const AttentionBackward& a) {
     pack_lse(stream, a.lse_HT, a.seq_len, lse);
   }
   void* workspace = stream.scratch().take_bytes(choice.plan->workspace);
-  const Share share = share_of(true, a);
+  const Share share = share_of(a);
   for (std::int64_t b = 0; b < tokens / a.seq_len; b += share.sequences)
     for (std::int64_t g = 0; g < groups; g += share.groups) {
       const std::int64_t t = b * a.seq_len, h = g * (heads / groups);
