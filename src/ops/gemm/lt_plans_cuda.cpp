@@ -111,9 +111,14 @@ cublasStatus_t LtPlans::issue(const LtProduct& p, Plan& plan, std::size_t propos
 
 bool LtPlans::run(const LtProduct& p, const LtPointers& at) {
   Plan& chosen = plan(p);
-  if (chosen.proposals.empty()) return false;
-  lt_check(issue(p, chosen, chosen.chosen, at), "multiplying matrices");
-  return true;
+  // The library proposes algorithms that it then refuses to run (FP8 under cuBLASLt 13.0): the next one in its
+  // order is taken, in every run the same.
+  for (; chosen.chosen < chosen.proposals.size(); ++chosen.chosen) {
+    const cublasStatus_t status = issue(p, chosen, chosen.chosen, at);
+    if (status == CUBLAS_STATUS_SUCCESS) return true;
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) lt_check(status, "multiplying matrices");
+  }
+  return false;
 }
 
 std::vector<double> LtPlans::measure(const LtProduct& p, double seconds) {
