@@ -30,6 +30,9 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${NIBBLE_CUDA_FLAGS}>")
 # fmt 9 turns half of its constexpr functions off under nvcc, and the other half then fails to compile as C++20.
 add_compile_definitions($<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 
+# All files x_cuda.cu and x_cuda.cpp, and nothing else: what a machine without a GPU compiles to see that they do.
+add_custom_target(device_code)
+
 # Host code sees the cuda backend through this; libraries come from the toolkit.
 add_compile_definitions(NIBBLE_WITH_CUDA)
 find_package(CUDAToolkit REQUIRED)

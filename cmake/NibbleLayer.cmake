@@ -1,7 +1,7 @@
 # One library a layer, linked only to the layers it sees. File suffixes drive the build:
 #   x.cpp x_ref.cpp x_cpu.cpp     the library
 #   x_simd.cpp                    compiled once for each instruction set (see src/base/simd.h)
-#   x_cuda.cu x_cuda.cpp          the library, with NIBBLE_CUDA (.cu only where device code is)
+#   x_cuda.cu x_cuda.cpp          the library, with NIBBLE_CUDA (.cu only where device code is); target device_code
 #   x_test.cpp                    unit tests of the layer, label "unit"
 #   x_golden_test.cpp             label "golden";  x_conformance_test.cpp  label "conformance"
 #   tests/cuda/x_cuda_test.cu     label "gpu", with NIBBLE_CUDA: compiled anywhere, run where there is a GPU
@@ -19,12 +19,7 @@ function(nibble_layer name)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cpp)
   file(GLOB_RECURSE simd CONFIGURE_DEPENDS ${dir}/*_simd.cpp)
   list(REMOVE_ITEM sources ${dir}/main.cpp)
-  if(NIBBLE_CUDA)
-    file(GLOB_RECURSE device CONFIGURE_DEPENDS ${dir}/*_cuda.cu)
-    list(APPEND sources ${device})
-  else()
-    list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
-  endif()
+  list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()
@@ -47,6 +42,16 @@ function(nibble_layer name)
       target_include_directories(nibble_${name}_${level} PRIVATE ${CMAKE_SOURCE_DIR}/src)
       list(APPEND sources $<TARGET_OBJECTS:nibble_${name}_${level}>)
     endforeach()
+  endif()
+
+  # Apart, so that the target device_code compiles it without everything else.
+  file(GLOB_RECURSE device CONFIGURE_DEPENDS ${dir}/*_cuda.cu ${dir}/*_cuda.cpp)
+  if(NIBBLE_CUDA AND device)
+    add_library(nibble_${name}_device OBJECT ${device})
+    target_include_directories(nibble_${name}_device PRIVATE ${CMAKE_SOURCE_DIR}/src)
+    target_link_libraries(nibble_${name}_device PRIVATE ${L_EXTERNAL})
+    add_dependencies(device_code nibble_${name}_device)
+    list(APPEND sources $<TARGET_OBJECTS:nibble_${name}_device>)
   endif()
 
   if(sources)
