@@ -58,10 +58,11 @@ __device__ void meet(Meeting* place, std::uint32_t first_bits, std::uint32_t sec
   publish(second, bits_float(atomicExch(&place->bits[1], 0u)));
 }
 
-/// Aligned rows under NonFinite::Detect. A thread reads 16 bytes of each of four rows at a time.
+/// Aligned rows under NonFinite::Detect; published for `other` too, where that asks for it. A thread reads 16
+/// bytes of each of four rows at a time.
 /// Floor: the source once, 268 MB = 64 us at 4.2 TB/s for BF16 [16384, 8192].
 template <class T>
-__global__ void __launch_bounds__(kThreads) amax_kernel(QuantizeJob job, Meeting* place) {
+__global__ void __launch_bounds__(kThreads) amax_kernel(QuantizeJob job, Publish other, Meeting* place) {
   constexpr int kWide = 16 / sizeof(T);
   const auto across = static_cast<std::uint32_t>(job.x_cols / kWide);
   const auto items = static_cast<std::uint32_t>((job.x_rows + 3) / 4) * across;
@@ -88,12 +89,12 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(QuantizeJob job, Meeting
     }
   }
   if constexpr (sizeof(T) == 2) most = largest_half(most) << 16;
-  meet(place, most, 0, job.publish, {});
+  meet(place, most, most, job.publish, other);
 }
 
 /// Any source, rotation and policy, a thread a block of 16.
 template <class T>
-__global__ void __launch_bounds__(kThreads) any_amax_kernel(QuantizeJob job, Meeting* place) {
+__global__ void __launch_bounds__(kThreads) any_amax_kernel(QuantizeJob job, Publish other, Meeting* place) {
   const DeviceMatrix<T> m(job);
   const std::int64_t blocks = (job.cols + 15) / 16, items = job.rows * blocks;
   float amax = 0;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) any_amax_kernel(QuantizeJob job, Mee
 #pragma unroll
     for (int k = 0; k < 16; ++k) amax = amax_step(amax, x[k], job.spec.non_finite);
   }
-  meet(place, float_bits(amax), 0, job.publish, {});
+  meet(place, float_bits(amax), float_bits(amax), job.publish, other);
 }
 
 /// Of one BF16 matrix as it lies and of its transpose after the rotation; a warp reads 16 tokens x 64
@@ -162,6 +163,21 @@ bool reads_wide(const QuantizeJob& job) {
          packs_fit<kWide>(static_cast<const T*>(job.x), job.x_stride);
 }
 
+void find_for(Stream& stream, const QuantizeJob& job, const Publish& other) {
+  with_source(job, [&](auto t) {
+    using T = decltype(t);
+    if (reads_wide<T>(job)) {
+      const std::int64_t items = (job.x_rows + 3) / 4 * (job.x_cols * std::int64_t{sizeof(T)} / 16);
+      launch(stream, "quantize", amax_kernel<T>, blocks_of(stream, items, kThreads), kThreads, 0, job, other,
+             meeting(stream));
+    } else {
+      const std::int64_t items = job.rows * ((job.cols + 15) / 16);
+      launch(stream, "quantize", any_amax_kernel<T>, blocks_of(stream, items, kThreads), kThreads, 0, job,
+             other, meeting(stream));
+    }
+  });
+}
+
 }  // namespace
 
 void find_amax(Stream& stream, const QuantizeJob& job) {
@@ -170,18 +186,11 @@ void find_amax(Stream& stream, const QuantizeJob& job) {
     plain.publish = {};
     return find_both_amaxes(stream, plain, job);
   }
-  with_source(job, [&](auto t) {
-    using T = decltype(t);
-    if (reads_wide<T>(job)) {
-      const std::int64_t items = (job.x_rows + 3) / 4 * (job.x_cols * std::int64_t{sizeof(T)} / 16);
-      launch(stream, "quantize", amax_kernel<T>, blocks_of(stream, items, kThreads), kThreads, 0, job,
-             meeting(stream));
-    } else {
-      const std::int64_t items = job.rows * ((job.cols + 15) / 16);
-      launch(stream, "quantize", any_amax_kernel<T>, blocks_of(stream, items, kThreads), kThreads, 0, job,
-             meeting(stream));
-    }
-  });
+  find_for(stream, job, {});
+}
+
+void find_common_amax(Stream& stream, const QuantizeJob& job, const QuantizeJob& other) {
+  find_for(stream, job, other.publish);
 }
 
 void find_both_amaxes(Stream& stream, const QuantizeJob& plain, const QuantizeJob& rotated) {

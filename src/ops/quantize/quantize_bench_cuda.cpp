@@ -155,8 +155,14 @@ std::vector<QuantizeKernelRate> measure_quantize_kernels(Stream& stream, std::in
     bench.add_pair("pair: 1x16 sr, rht sr transposed, with both amaxes" + out, sr, rht_sr, codes, true);
   }
   bench.add("mxfp8 e4m3, codes", {.format = Format::Mxfp8E4M3}, false, true);
-  bench.add("fp8 e4m3, codes", {.format = Format::Fp8E4M3}, false, true);
-  bench.add("fp8 e5m2, transposed, codes", {.format = Format::Fp8E5M2}, true, true);
+  const QuantSpec e4m3{.format = Format::Fp8E4M3}, e5m2{.format = Format::Fp8E5M2};
+  for (const bool codes : {true, false}) {
+    const std::string out = codes ? ", codes" : "";
+    bench.add("fp8 e4m3" + out, e4m3, false, codes);
+    bench.add("fp8 e5m2, transposed" + out, e5m2, true, codes);
+    bench.add_pair("pair: fp8 e4m3, e4m3 transposed" + out, e4m3, e4m3, codes, false);
+    bench.add_pair("pair: fp8 e5m2, e4m3 transposed, with amax" + out, e5m2, e4m3, codes, true);
+  }
   return bench.measure(seconds);
 }
 

@@ -53,26 +53,33 @@ void run(Stream& stream, const Quantize& q) {
   if (rows_fit(job)) return quantize_rows(stream, job);
   if (squares_fit(job)) return quantize_squares(stream, job);
   if (tiles_fit(job)) return quantize_tiles(stream, nullptr, job);
+  if (fp8_fits(job)) return quantize_fp8(stream, job);
   quantize_general(stream, job);
 }
 
 void run(Stream& stream, const QuantizePair& pair) {
   QuantizeJob rows = job_of(row_copy(pair));
   const QuantizeJob transposed = job_of(transposed_copy(pair));
-  if (!pair_fits(rows, transposed)) {
+  const bool fp8 = fp8_pair_fits(rows, transposed);
+  if (!fp8 && !pair_fits(rows, transposed)) {
     run(stream, row_copy(pair));
     run(stream, transposed_copy(pair));
     return;
   }
-  if (!rows.given && !transposed.given && transposed.spec.rotation != 0) {
-    find_both_amaxes(stream, rows, transposed);
-  } else {
-    // In this order a fault of the rows is noted first.
-    if (rows.given) publish_given(stream, rows);
-    if (!rows.given) find_amax(stream, rows);
-    if (!transposed.given) find_amax(stream, transposed);
+  // In this order a fault of the rows is noted first; the kernel publishes what is given, rows first.
+  if (!rows.given && !transposed.given) {
+    if (transposed.spec.rotation != 0)
+      find_both_amaxes(stream, rows, transposed);
+    else
+      find_common_amax(stream, rows, transposed);
+  } else if (!rows.given) {
+    find_amax(stream, rows);
+  } else if (!transposed.given) {
+    publish_given(stream, rows);
     rows.given = false;
+    find_amax(stream, transposed);
   }
+  if (fp8) return quantize_fp8_pair(stream, rows, transposed);
   quantize_tiles(stream, &rows, transposed);
 }
 

@@ -49,6 +49,8 @@ QuantizeJob job_of(const Quantize& q);
 
 /// Finds the amax of what `job` quantises and publishes it.
 void find_amax(Stream& stream, const QuantizeJob& job);
+/// The same for two jobs that quantise the same numbers, not rotated, under the same rule for NaN.
+void find_common_amax(Stream& stream, const QuantizeJob& job, const QuantizeJob& other);
 /// The same for the plain and the rotated transposed copy of one BF16 matrix, read once. tiles_fit(rotated).
 void find_both_amaxes(Stream& stream, const QuantizeJob& plain, const QuantizeJob& rotated);
 /// Publishes the caller's amax where no quantising kernel follows.
@@ -69,5 +71,12 @@ bool tiles_fit(const QuantizeJob& transposed);
 /// Whether both copies can be made in one pass.
 bool pair_fits(const QuantizeJob& row_copy, const QuantizeJob& transposed);
 void quantize_tiles(Stream& stream, const QuantizeJob* row_copy, const QuantizeJob& transposed);
+
+/// FP8 with one scale a tensor, not rotated, of an aligned BF16 matrix: values or codes, of the rows or of
+/// the transpose, or of both in one pass.
+bool fp8_fits(const QuantizeJob& job);
+void quantize_fp8(Stream& stream, const QuantizeJob& job);
+bool fp8_pair_fits(const QuantizeJob& row_copy, const QuantizeJob& transposed);
+void quantize_fp8_pair(Stream& stream, const QuantizeJob& row_copy, const QuantizeJob& transposed);
 
 }  // namespace nibble::cuda

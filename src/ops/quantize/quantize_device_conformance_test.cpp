@@ -158,6 +158,82 @@ TEST_F(QuantizeDeviceConformance, AlignedShapesOfTraining) {
   }
 }
 
+/// Sizes that end within and at the end of tiles of 64 and 128, several tiles both ways, and the smallest.
+constexpr std::pair<std::int64_t, std::int64_t> kFp8Shapes[] = {{16, 8},    {16, 128},  {128, 128}, {48, 136},
+                                                                {144, 120}, {272, 264}, {33, 50},   {20, 64}};
+
+TEST_F(QuantizeDeviceConformance, Fp8OfAlignedShapes) {
+  std::uint64_t seed = 700;
+  for (const auto& [rows, cols] : kFp8Shapes) {
+    for (const Format format : {Format::Fp8E4M3, Format::Fp8E5M2}) {
+      for (const bool transpose : {false, true}) {
+        for (const Outputs outputs : {Outputs::Values, Outputs::Codes}) {
+          ++seed;
+          const QuantSpec spec{.format = format};
+          const TestMatrix x = heavy_matrix(rows, cols, false, seed % 3 * 8, seed);
+          compare(x, {.spec = spec, .transpose = transpose}, outputs, seed % 2 * 16,
+                  describe(spec, x, outputs));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(QuantizeDeviceConformance, Fp8PairsHaveAFormatAndAnAmaxForEachCopy) {
+  std::uint64_t seed = 800;
+  for (const auto& [rows, cols] : kFp8Shapes) {
+    for (const Format row_format : {Format::Fp8E4M3, Format::Fp8E5M2}) {
+      for (const Format format : {Format::Fp8E4M3, Format::Fp8E5M2}) {
+        for (const Outputs outputs : {Outputs::Values, Outputs::Codes}) {
+          ++seed;
+          const TestMatrix x = heavy_matrix(rows, cols, false, seed % 3 * 8, seed);
+          QuantizeOptions row{.spec = {.format = row_format}};
+          QuantizeOptions transposed{.spec = {.format = format}, .transpose = true};
+          if (seed / 2 % 4 == 1 || seed / 2 % 4 == 3) row.amax_given = 3.5f;
+          if (seed / 2 % 4 >= 2) transposed.amax_given = 1e-3f;
+          compare_pair(x, row, transposed, outputs, seed / 2 % 2 * 16, describe(transposed.spec, x, outputs));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(QuantizeDeviceConformance, APairNotesTheFaultOfItsRowsFirst) {
+  for (const Format format : {Format::Fp8E4M3, Format::Fp8E5M2, Format::Nvfp4}) {
+    for (const std::uint16_t rotation : {0, 16}) {
+      TestMatrix x = heavy_matrix(64, 96, false, 0, 13);
+      x.set(40, 50, INFINITY);
+      for (const auto& stream : others_) {
+        for (const int given : {0, 1, 2, 3}) {
+          QuantizeOptions row{.spec = {.format = format}};
+          QuantizeOptions transposed{.spec = {.format = format, .rotation = rotation}, .transpose = true};
+          if (given % 2 != 0) row.amax_given = NAN;
+          if (given / 2 != 0) transposed.amax_given = INFINITY;
+          const testing::SharedMatrix source(stream->device(), x.view());
+          const testing::SharedQuantized a(stream->device(), x.view(), row, Outputs::Codes, 0);
+          const testing::SharedQuantized b(stream->device(), x.view(), transposed, Outputs::Codes, 0);
+          const std::int64_t none = -1;
+          const HostBuffer fault = testing::shared_copy(stream->device(), &none, 1);
+          QuantizePair pair{.x_RC = source.view(), .fault = fault.as<std::int64_t>()};
+          pair.rows.spec = row.spec;
+          pair.transposed.spec = transposed.spec;
+          pair.rows.fault_id = 7;
+          pair.transposed.fault_id = 8;
+          a.put_into(pair.rows);
+          b.put_into(pair.transposed);
+          quantize_pair(*stream, pair);
+          stream->device().synchronize();
+          EXPECT_FALSE(std::isfinite(a.collect().amax)) << given;
+          EXPECT_FALSE(std::isfinite(b.collect().amax)) << given;
+          EXPECT_EQ(*pair.fault, 7) << given << " on " << name_of(stream->kind());
+        }
+      }
+    }
+  }
+}
+
 TEST_F(QuantizeDeviceConformance, ManyRandomShapes) {
   const std::vector<QuantSpec> all = specs();
   const int trials = on_gpu() ? 1000 : 60;
@@ -217,6 +293,11 @@ TEST_F(QuantizeDeviceConformance, AGivenAmaxIsUsedAndReportedAlsoWhereItIsFarOff
   for (const float amax : {0.5f, 1e-37f, 3e38f, 0.0f}) {
     for (const bool transpose : {false, true}) {
       for (const Outputs outputs : {Outputs::Values, Outputs::Codes}) {
+        for (const Format format : {Format::Fp8E4M3, Format::Fp8E5M2}) {
+          compare(x, {.spec = {.format = format}, .transpose = transpose, .amax_given = amax}, outputs, 0,
+                  fmt::format("{}, given amax {}", info(format).name, amax));
+          if (HasFatalFailure()) return;
+        }
         for (const Rounding rounding : {Rounding::NearestEven, Rounding::Stochastic}) {
           compare(x,
                   {.spec = {.format = Format::Nvfp4, .rounding = rounding},
