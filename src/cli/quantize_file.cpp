@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 
+#include "backend/host_vector.h"
 #include "base/error.h"
 #include "base/nearest.h"
 #include "io/safetensors.h"
@@ -47,17 +49,21 @@ std::size_t choice(std::string_view option, const std::string& word, const std::
 
 bool is_column(const QuantizeChoices& c) { return choice("--layout", c.layout, {"row", "column"}) == 1; }
 
-/// A quantised matrix with its memory. Nobody multiplies it, so it has no values beside its codes.
+/// A quantised matrix in memory that the device writes and the file is written from. Nobody multiplies it, so
+/// it has no values beside its codes.
 struct Result {
   QuantizedShape shape;
-  float amax = 0, scale = 1;
-  std::vector<std::uint8_t> codes, scales;
+  HostVector<float> numbers;  ///< amax and scale, where ops find them
+  HostVector<std::uint8_t> codes, scales;
 
-  explicit Result(const QuantizedShape& s)
+  Result(Device& device, const QuantizedShape& s)
       : shape(s),
-        codes(static_cast<std::size_t>(s.rows * s.code_cols)),
-        scales(static_cast<std::size_t>(s.rows * s.scale_cols)) {}
+        numbers(2, device),
+        codes(static_cast<std::size_t>(s.rows * s.code_cols), device),
+        scales(static_cast<std::size_t>(s.rows * s.scale_cols), device) {}
 
+  float* amax() { return &numbers[0]; }
+  float* scale() { return &numbers[1]; }
   View<std::uint8_t> codes_view() { return View<std::uint8_t>(codes.data(), shape.rows, shape.code_cols); }
   View<std::uint8_t> scales_view() {
     if (shape.scale_cols == 0) return {};
@@ -67,20 +73,21 @@ struct Result {
 
 Result quantize_matrix(Stream& stream, ConstRealView x, const QuantSpec& spec, bool transpose,
                        const RandomKey& key) {
-  Result r(quantized_shape(spec, x.size(0), x.size(1), transpose));
+  Result r(stream.device(), quantized_shape(spec, x.size(0), x.size(1), transpose));
   quantize(stream, {.x_RC = x,
                     .spec = spec,
                     .transpose = transpose,
                     .random = key,
-                    .amax = &r.amax,
-                    .scale = &r.scale,
+                    .amax = r.amax(),
+                    .scale = r.scale(),
                     .codes = r.codes_view(),
                     .scales = r.scales_view()});
+  stream.device().synchronize();
   return r;
 }
 
 QuantStats measure(Stream& stream, ConstRealView x, const QuantSpec& spec, bool transpose, Result& r) {
-  std::vector<bf16> rotated;
+  HostVector<bf16> rotated(stream.device());
   ConstRealView before = transpose ? x.transposed() : x;
   if (spec.rotation != 0) {
     rotated.resize(static_cast<std::size_t>(r.shape.rows * r.shape.cols));
@@ -93,27 +100,22 @@ QuantStats measure(Stream& stream, ConstRealView x, const QuantSpec& spec, bool 
                          .codes = r.codes_view(),
                          .scales = r.scales_view(),
                          .spec = spec,
-                         .amax = &r.amax,
-                         .scale = &r.scale,
+                         .amax = r.amax(),
+                         .scale = r.scale(),
                          .out = &stats});
   return stats;
 }
 
-/// The matrix of a tensor: its bytes in memory of their own, for a file may hold them at any address.
+/// The matrix of a tensor: its bytes in memory of their own, for a file may hold them at any address, and
+/// where the device reads them.
 struct Source {
-  std::vector<float> wide;
-  std::vector<bf16> narrow;
+  HostBuffer memory;
   ConstRealView x_RC;
 
-  explicit Source(const SafetensorsEntry& e) {
+  Source(Device& device, const SafetensorsEntry& e) : memory(device, e.bytes.size()) {
+    std::memcpy(memory.as<void>(), e.bytes.data(), e.bytes.size());
     const std::int64_t cols = e.shape.back(), rows = e.numel() / cols;
-    if (e.dtype == DType::F32) {
-      wide = e.copy_as<float>();
-      x_RC = View<const float>(wide.data(), rows, cols);
-    } else {
-      narrow = e.copy_as<bf16>();
-      x_RC = View<const bf16>(narrow.data(), rows, cols);
-    }
+    x_RC = RealView(memory.as<void>(), e.dtype, Layout::contiguous(rows, cols));
   }
 };
 
@@ -236,8 +238,8 @@ class OutputFile {
   void write(const std::string& name, const QuantSpec& spec, const Result& r) {
     writer_->write(name + ".codes", std::span<const std::uint8_t>(r.codes));
     if (r.shape.scale_cols != 0) writer_->write(name + ".scales", std::span<const std::uint8_t>(r.scales));
-    writer_->write(name + ".amax", std::span<const float>(&r.amax, 1));
-    if (is_fp8(spec.format)) writer_->write(name + ".scale_inv", std::span<const float>(&r.scale, 1));
+    writer_->write(name + ".amax", std::span<const float>(&r.numbers[0], 1));
+    if (is_fp8(spec.format)) writer_->write(name + ".scale_inv", std::span<const float>(&r.numbers[1], 1));
   }
   void publish() {
     writer_->finish();
@@ -276,16 +278,16 @@ QuantizedTensor quantize_entry(Stream& stream, const QuantizeFile& q, const Quan
                                const SafetensorsEntry& e, const RandomKey& key, OutputFile* out) {
   QuantizedTensor t{.name = e.name, .dtype = e.dtype, .shape = e.shape, .skipped = reason_to_skip(e)};
   if (!t.skipped.empty()) return t;
-  const Source source(e);
+  const Source source(stream.device(), e);
   const bool transpose = is_column(q.choices);
   Result r = quantize_matrix(stream, source.x_RC, spec, transpose, key);
   if (spec.non_finite == NonFinite::AsTe)
     t.non_finite = count_non_finite(source.x_RC);
-  else if (!is_finite(r.amax))
+  else if (!is_finite(*r.amax()))
     fail_non_finite(e.name, source.x_RC, spec);
   t.rows = r.shape.rows;
   t.cols = r.shape.cols;
-  t.amax = r.amax;
+  t.amax = *r.amax();
   t.stats = measure(stream, source.x_RC, spec, transpose, r);
   if (out != nullptr) out->write(e.name, spec, r);
   return t;

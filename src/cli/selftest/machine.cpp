@@ -113,4 +113,38 @@ std::vector<GemmKind> gemm_kinds(BackendKind backend, const Machine& machine) {
   };
 }
 
+std::vector<GemmKind> gemm_kinds(const Gpu& gpu) {
+  const std::string exact =
+                        "code x block scale as BF16 (no rounding), native BF16 products, FP32 accumulation",
+                    here = fmt::format("compute capability {}", gpu.capability());
+  // Training multiplies block formats as BF16 on every card; the product of the codes is there and tested.
+  const auto why = [&](bool native, const char* product, const char* op) {
+    return native ? fmt::format(
+                        "; {} multiplies {} natively: {} is compiled, not run on such a card by this "
+                        "project (self-test \"coded products\"), and not used by training",
+                        here, product, op)
+                  : fmt::format("; {} has no {} products (from 10.0)", here, product);
+  };
+  const auto fp8 = [&]() -> GemmKind {
+    if (gpu.native.fp8)
+      return {"fp8", "native",
+              "the codes themselves, in sums of about 13 bits behind the largest product of a step; "
+              "precision.native_fp8 = false: as BF16, exactly"};
+    return {
+        "fp8", "emulated-exact",
+        fmt::format("code as BF16 (no rounding), native BF16 products, FP32 accumulation, tensor scales on "
+                    "the result; {} has no FP8 products (from 8.9)",
+                    here)};
+  };
+  return {
+      {"fp32", "native", "FP32 operands and accumulation, never TF32"},
+      {"bf16", "native", "BF16 operands, FP32 accumulation"},
+      {"nvfp4", "emulated-exact",
+       exact + ", tensor scales on the result" + why(gpu.native.fp4, "NVFP4", "matmul_fp4")},
+      {"mxfp4", "emulated-exact", exact},
+      {"mxfp8", "emulated-exact", exact + why(gpu.native.mxfp8, "MXFP8", "matmul_mxfp8")},
+      fp8(),
+  };
+}
+
 }  // namespace nibble

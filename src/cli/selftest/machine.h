@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/device.h"
+#include "cli/selftest/gpu.h"
 
 namespace nibble {
 
@@ -31,7 +31,10 @@ struct Machine {
 
 Machine describe_machine();
 
-/// How each kind of GEMM runs on a backend: in hardware, or by exact emulation.
+/// How each kind of GEMM of a training step runs on ref or cpu: in hardware, or by exact emulation.
 std::vector<GemmKind> gemm_kinds(BackendKind backend, const Machine& machine);
+
+/// The same on a card, with the reason.
+std::vector<GemmKind> gemm_kinds(const Gpu& gpu);
 
 }  // namespace nibble

@@ -24,12 +24,13 @@ struct SelfTestResult {
 struct SelfTest {
   const char* name;
   const char* remedy;
+  bool on_device;  ///< computes on the stream's device, so that on a GPU a failure is the card's
   /// Returns what was measured; throws Error with what was wrong. With `fault` the test falsifies one of the
   /// values it observed, and so must fail: the proof that it looks.
   std::string (*run)(Stream& stream, bool fault);
 };
 
-/// All of them, in the order in which they build on each other. `ref` and `cpu` have the same ones.
+/// All of them, in the order in which they build on each other. Every backend has the same ones.
 const std::vector<SelfTest>& self_tests();
 
 /// Runs one. Errors of any kind are a failed result, never an exception.
@@ -39,9 +40,9 @@ SelfTestResult run_self_test(const SelfTest& test, Stream& stream, bool fault = 
 /// Throws Error{Usage} when there is no test of that name.
 std::vector<SelfTestResult> run_self_tests(Stream& stream, std::string_view faulty = {});
 
-/// The start-up check of a run that quantises: stochastic rounding, NaN detection and the NVFP4 product on
-/// this machine, a twentieth of a second together. Throws Error{Runtime} naming the failed test and the
-/// remedy: a machine on which rounding is wrong trains to a wrong answer in silence.
+/// The start-up check of a run that quantises: stochastic rounding, NaN detection and the products of NVFP4
+/// operands and of codes on this machine, a tenth of a second together. Throws Error{Runtime} naming the
+/// failed test and the remedy: a machine on which rounding is wrong trains to a wrong answer in silence.
 void require_sound_quantisation(Stream& stream);
 
 namespace selftest {
@@ -64,6 +65,7 @@ std::string non_finite_detection(Stream&, bool fault);
 // selftest_gemm.cpp: the products of the stream's backend.
 std::string integer_gemm(Stream&, bool fault);
 std::string nvfp4_gemm(Stream&, bool fault);
+std::string coded_products(Stream&, bool fault);
 
 }  // namespace selftest
 

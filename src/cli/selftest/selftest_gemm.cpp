@@ -4,7 +4,12 @@
 #include "cli/selftest/matrices.h"
 #include "cli/selftest/selftest.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/matmul_fp4.h"
+#include "ops/gemm/matmul_fp8.h"
+#include "ops/gemm/matmul_mxfp8.h"
+#include "ops/gemm/native.h"
 #include "quant/nvfp4.h"
+#include "quant/swizzle.h"
 
 namespace nibble::selftest {
 namespace {
@@ -40,6 +45,76 @@ void check_operands(const QuantizedMatrix& q, const std::vector<std::int64_t>& i
 /// Distance from x to the next BF16 number above |x|.
 double bf16_ulp(double x) { return x == 0 ? 0x1p-133 : std::ldexp(1.0, std::max(std::ilogb(x), -126) - 7); }
 
+/// A matrix of integers from -4 to 4 in a format that tensor cores multiply as it is stored. The bytes are
+/// written here by the formats' definitions: values -2 to 2, block scales 1 and 2.
+struct CodedMatrix {
+  std::int64_t rows, cols;
+  std::vector<std::int64_t> integers;
+  HostVector<std::uint8_t> codes, scales;  ///< scales in the tensor cores' order
+  HostVector<float> number;                ///< the tensor's scale or amax
+
+  CodedMatrix(Device& device, Format format, std::int64_t r, std::int64_t c, std::uint64_t seed, float n)
+      : rows(r), cols(c), codes(device), scales(device), number(1, n, device) {
+    const bool half_bytes = format == Format::Nvfp4;
+    const int block = info(format).block;
+    codes.resize(static_cast<std::size_t>(half_bytes ? rows * cols / 2 : rows * cols));
+    if (block != 0)
+      scales.resize(
+          static_cast<std::size_t>(swizzle_padded_rows(rows) * swizzle_padded_columns(cols / block)));
+    constexpr std::uint8_t kE2m1[] = {0x0, 0x2, 0x4}, kE4m3[] = {0x00, 0x38, 0x40};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t col = 0; col < cols; ++col) {
+        const std::int64_t at = row * cols + col;
+        const auto value =
+            static_cast<std::int64_t>(initial_bits(seed, 1, static_cast<std::uint64_t>(at)).word[0] % 5) - 2;
+        const auto magnitude = static_cast<std::size_t>(std::abs(value));
+        const std::int64_t twice = block != 0 && (row + col / block) % 3 == 0 ? 1 : 0;
+        integers.push_back(value << twice);
+        if (half_bytes)
+          codes[static_cast<std::size_t>(at / 2)] |=
+              static_cast<std::uint8_t>((kE2m1[magnitude] | (value < 0 ? 0x8 : 0)) << (4 * (at % 2)));
+        else
+          codes[static_cast<std::size_t>(at)] =
+              static_cast<std::uint8_t>(kE4m3[magnitude] | (value < 0 ? 0x80 : 0));
+        if (block != 0 && col % block == 0)
+          scales[static_cast<std::size_t>(swizzle_offset(row, col / block, cols / block))] =
+              half_bytes ? kE4m3[1 + twice] : static_cast<std::uint8_t>(127 + twice);
+      }
+    }
+  }
+  View<const std::uint8_t> codes_view() const {
+    return View<const std::uint8_t>(codes.data(), rows, static_cast<std::int64_t>(codes.size()) / rows);
+  }
+  View<const std::uint8_t> scales_view() const {
+    return View<const std::uint8_t>(scales.data(), static_cast<std::int64_t>(scales.size()));
+  }
+};
+
+void multiply_codes(Stream& stream, Format format, const CodedMatrix& a, const CodedMatrix& b,
+                    View<float> c_MN) {
+  if (format == Format::Fp8E4M3)
+    matmul_fp8(stream, {.a_MK = a.codes_view(),
+                        .b_NK = b.codes_view(),
+                        .a_scale = a.number.data(),
+                        .b_scale = b.number.data(),
+                        .c_MN = c_MN});
+  else if (format == Format::Nvfp4)
+    matmul_fp4(stream, {.a_codes = a.codes_view(),
+                        .b_codes = b.codes_view(),
+                        .a_scales = a.scales_view(),
+                        .b_scales = b.scales_view(),
+                        .a_amax = a.number.data(),
+                        .b_amax = b.number.data(),
+                        .c_MN = c_MN});
+  else
+    matmul_mxfp8(stream, {.a_codes = a.codes_view(),
+                          .b_codes = b.codes_view(),
+                          .a_scales = a.scales_view(),
+                          .b_scales = b.scales_view(),
+                          .c_MN = c_MN});
+  stream.device().synchronize();
+}
+
 struct Comparison {
   std::int64_t count = 0, equal_bf16 = 0;
   double worst = 0;  ///< error of the FP32 product over its bound
@@ -51,16 +126,15 @@ std::string integer_gemm(Stream& stream, bool fault) {
   // Integers whose sums stay below 2^24: FP32 accumulation in any order is exact, so the result is one
   // number.
   const std::int64_t M = 65, N = 80, K = 300;
-  std::vector<float> a(static_cast<std::size_t>(M * K)), b(static_cast<std::size_t>(N * K));
+  Device& device = stream.device();
+  HostVector<float> a(static_cast<std::size_t>(M * K), device), b(static_cast<std::size_t>(N * K), device);
   for (std::size_t i = 0; i < a.size(); ++i)
     a[i] = static_cast<float>(initial_bits(1, 1, i).word[0] % 201) - 100;
   for (std::size_t i = 0; i < b.size(); ++i)
     b[i] = static_cast<float>(initial_bits(1, 2, i).word[0] % 201) - 100;
-  std::vector<bf16> a16, b16;
-  for (const float v : a) a16.push_back(bf16::nearest(v));
-  for (const float v : b) b16.push_back(bf16::nearest(v));
+  const HostVector<bf16> a16 = narrowed(device, a), b16 = narrowed(device, b);
   for (const bool narrow : {false, true}) {
-    std::vector<float> c(static_cast<std::size_t>(M * N), -1.0f);
+    HostVector<float> c(static_cast<std::size_t>(M * N), -1.0f, device);
     MatMul g{.a_MK = View<const float>(a.data(), M, K),
              .b_NK = View<const float>(b.data(), N, K),
              .c_MN = View<float>(c.data(), M, N)};
@@ -69,6 +143,7 @@ std::string integer_gemm(Stream& stream, bool fault) {
       g.b_NK = View<const bf16>(b16.data(), N, K);
     }
     matmul(stream, g);
+    device.synchronize();
     if (fault) c[40] += 1;
     for (std::int64_t m = 0; m < M; ++m) {
       for (std::int64_t n = 0; n < N; ++n) {
@@ -88,7 +163,8 @@ std::string integer_gemm(Stream& stream, bool fault) {
 std::string nvfp4_gemm(Stream& stream, bool fault) {
   constexpr double kEqualShare = 0.9999;
   const std::int64_t M = 256, N = 256, K = 256;
-  const std::vector<float> x = normal_matrix(M, K, 31, 0.7), w = normal_matrix(N, K, 32, 0.02);
+  Device& device = stream.device();
+  const HostVector<float> x = normal_matrix(device, M, K, 31, 0.7), w = normal_matrix(device, N, K, 32, 0.02);
   const QuantizedMatrix a =
       quantize_matrix(stream, View<const float>(x.data(), M, K), {.spec = {.format = Format::Nvfp4}});
   const QuantizedMatrix b = quantize_matrix(stream, View<const float>(w.data(), N, K),
@@ -96,19 +172,20 @@ std::string nvfp4_gemm(Stream& stream, bool fault) {
   const std::vector<std::int64_t> ia = integers_of(a), ib = integers_of(b);
   check_operands(a, ia, "a");
   check_operands(b, ib, "b");
-  std::vector<bf16> c16(static_cast<std::size_t>(M * N));
-  std::vector<float> c32(c16.size());
-  MatMul g{.a_MK = View<const bf16>(a.values.data(), M, K),
-           .b_NK = View<const bf16>(b.values.data(), N, K),
+  HostVector<bf16> c16(static_cast<std::size_t>(M * N), device);
+  HostVector<float> c32(c16.size(), device);
+  MatMul g{.a_MK = a.values_view(),
+           .b_NK = b.values_view(),
            .c_MN = View<bf16>(c16.data(), M, N),
-           .a_scale = &a.scale,
-           .b_scale = &b.scale,
+           .a_scale = a.numbers.data() + 1,
+           .b_scale = b.numbers.data() + 1,
            .inverse_range = gemm_inverse_range(Format::Nvfp4, Format::Nvfp4)};
   matmul(stream, g);
   g.c_MN = View<float>(c32.data(), M, N);
   matmul(stream, g);
+  device.synchronize();
   if (fault) c16[77] = bf16::nearest(c16[77].value() + 1.0f);
-  const double alpha = static_cast<double>(gemm_alpha(a.amax, b.amax)) * 0x1p-20;
+  const double alpha = static_cast<double>(gemm_alpha(a.amax(), b.amax())) * 0x1p-20;
   Comparison seen;
   for (std::int64_t m = 0; m < M; ++m) {
     for (std::int64_t n = 0; n < N; ++n) {
@@ -139,6 +216,53 @@ std::string nvfp4_gemm(Stream& stream, bool fault) {
   return fmt::format(
       "{:.4f} % of {} BF16 outputs equal the exact integer product; FP32 error {:.3f} of its bound",
       100 * share, seen.count, seen.worst);
+}
+
+std::string coded_products(Stream& stream, bool fault) {
+  // Sums of integers below 2^12, which every tensor core holds exactly: the result is one number. More than
+  // one tile of block scales in both directions.
+  const std::int64_t M = 144, N = 160, K = 128;
+  Device& device = stream.device();
+  const bool host = stream.kind() != BackendKind::Cuda;
+  const NativeGemm native = native_gemm(device);
+  struct Product {
+    const char* name;
+    Format format;
+    float a, b, alpha;  ///< the tensors' numbers, and what they make of a sum
+    bool there;
+  };
+  // An amax of 2688 is a tensor scale of 1, but for the rounding of alpha.
+  const Product products[] = {
+      {"fp8", Format::Fp8E4M3, 4, 0.5f, 2, host || native.fp8},
+      {"nvfp4", Format::Nvfp4, 2688, 2688, gemm_alpha(2688, 2688), host || native.fp4},
+      {"mxfp8", Format::Mxfp8E4M3, 1, 1, 1, host || native.mxfp8}};
+  std::string exact, missing;
+  for (const Product& p : products) {
+    if (!p.there) {
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", p.name);
+      continue;
+    }
+    const CodedMatrix a(device, p.format, M, K, 41, p.a), b(device, p.format, N, K, 42, p.b);
+    HostVector<float> c(static_cast<std::size_t>(M * N), -1.0f, device);
+    multiply_codes(stream, p.format, a, b, View<float>(c.data(), M, N));
+    if (fault) c[40] += 1;
+    for (std::int64_t m = 0; m < M; ++m) {
+      for (std::int64_t n = 0; n < N; ++n) {
+        std::int64_t sum = 0;
+        for (std::int64_t k = 0; k < K; ++k)
+          sum += a.integers[static_cast<std::size_t>(m * K + k)] *
+                 b.integers[static_cast<std::size_t>(n * K + k)];
+        const float expected = static_cast<float>(sum) * p.alpha,
+                    got = c[static_cast<std::size_t>(m * N + n)];
+        check(std::abs(got - expected) <= 0x1p-22f * std::abs(expected),
+              "{} product [{}, {}] is {}, the exact sum is {}", p.name, m, n, got, expected);
+      }
+    }
+    exact += fmt::format("{}{}", exact.empty() ? "" : ", ", p.name);
+  }
+  check(!fault || !exact.empty(), "this card multiplies no codes: there is no product to falsify");
+  return fmt::format("{}{}", exact.empty() ? "none" : exact + " exact",
+                     missing.empty() ? "" : "; this card lacks " + missing);
 }
 
 }  // namespace nibble::selftest

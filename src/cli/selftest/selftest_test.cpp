@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/simd.h"
 #include "cli/selftest/machine.h"
 
@@ -70,6 +72,26 @@ TEST(Machine, SaysWhatEveryKindOfProductIs) {
   m.native_bf16 = true;
   for (const GemmKind& g : gemm_kinds(BackendKind::Cpu, m))
     EXPECT_EQ(g.how, g.name == "fp32" || g.name == "bf16" ? "native" : "emulated-exact") << g.name;
+}
+
+TEST(Machine, SaysWhatACardMultipliesItselfAndWhy) {
+  const auto of = [](int capability) {
+    Gpu gpu{.name = "a card", .compute_capability = capability, .native = native_gemm(capability)};
+    std::map<std::string, GemmKind> kinds;
+    for (const GemmKind& g : gemm_kinds(gpu)) kinds[g.name] = g;
+    return kinds;
+  };
+  const auto ampere = of(80), hopper = of(90), blackwell = of(100);
+  EXPECT_EQ(ampere.at("fp8").how, "emulated-exact");
+  EXPECT_NE(ampere.at("fp8").detail.find("8.0 has no FP8"), std::string::npos) << ampere.at("fp8").detail;
+  EXPECT_EQ(hopper.at("fp8").how, "native");
+  for (const char* kind : {"nvfp4", "mxfp8"}) {
+    EXPECT_NE(hopper.at(kind).detail.find("9.0 has no"), std::string::npos) << hopper.at(kind).detail;
+    EXPECT_NE(blackwell.at(kind).detail.find("not run on such a card"), std::string::npos)
+        << blackwell.at(kind).detail;
+    // What training does is what is said, whatever the card could do.
+    EXPECT_EQ(blackwell.at(kind).how, "emulated-exact");
+  }
 }
 
 }  // namespace
