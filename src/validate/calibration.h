@@ -30,6 +30,7 @@ struct NoiseWorld {
   NullModel correlation;
   /// sd of an A/A gap as a share of a pair's. 1 / 2.3 is the least seen: the rule then only just holds.
   double aa_ratio = 1 / 2.3;
+  bool promised = true;  ///< false: shown, but nothing is promised for it
 };
 
 /// public: ten seeds of Llama-3.1-8B a system [MLPERF51], two unpaired seeds as a pair. own: the A/A gaps of
@@ -40,6 +41,7 @@ const std::vector<NoiseWorld>& noise_worlds();
 /// Shares over simulated comparisons. A comparison counts once, whatever its number of pairs.
 struct CalibrationRow {
   std::string world;
+  bool promised = true;
   int pairs = 0;
   int simulations = 0;
   double limit = 0;
