@@ -47,18 +47,16 @@ __device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t r
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     float v[2];
+    std::uint32_t bits[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float scaled = half_value(sizes[k], half) * entry.x;
-      if constexpr (kStochastic)
-        v[half] = stochastic_e2m1(scaled, random_of(k < 2 ? random.x : random.y, 2 * (k % 2) + half));
-      else
-        v[half] = nearest_e2m1(scaled);
+      v[half] = half_value(sizes[k], half) * entry.x;
+      if constexpr (kStochastic) bits[half] = random_of(k < 2 ? random.x : random.y, 2 * (k % 2) + half);
     }
     if constexpr (kCodes)
-      codes |= code_byte(v[0], v[1], words[k]) << (8 * k);
+      codes |= codes_of<kStochastic>(v, bits, words[k]) << (8 * k);
     else
-      out[k] = operands(v[0], v[1], words[k], entry);
+      out[k] = operands_of<kStochastic>(v, bits, words[k], entry);
   }
   if constexpr (kCodes) {
     *reinterpret_cast<std::uint32_t*>(job.codes + row * job.codes_stride + col / 2) = codes;

@@ -102,18 +102,16 @@ __device__ __forceinline__ void quantize_column(const QuantizeJob& job, const st
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     float v[2];
+    std::uint32_t bits[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float scaled = half_value(size[k], n) * entry.x;
-      if constexpr (kStochastic)
-        v[n] = stochastic_e2m1(scaled, std::uint32_t{random[(2 * k + n) * kFeatures]} << 14);
-      else
-        v[n] = nearest_e2m1(scaled);
+      v[n] = half_value(size[k], n) * entry.x;
+      if constexpr (kStochastic) bits[n] = std::uint32_t{random[(2 * k + n) * kFeatures]} << 14;
     }
     if constexpr (kCodes)
-      codes[k / 4] |= code_byte(v[0], v[1], packed[k]) << (8 * (k % 4));
+      codes[k / 4] |= codes_of<kStochastic>(v, bits, packed[k]) << (8 * (k % 4));
     else
-      out[k] = operands(v[0], v[1], packed[k], entry);
+      out[k] = operands_of<kStochastic>(v, bits, packed[k], entry);
   }
   if constexpr (kCodes) {
     reinterpret_cast<uint2*>(s.values)[column * kWarps + (warp ^ (lane & 7))] =

@@ -57,6 +57,17 @@ __device__ __forceinline__ std::uint32_t multiply_exact(std::uint32_t a, std::ui
 #endif
 }
 
+/// The differences of two pairs of BF16 numbers, which must be exact.
+__device__ __forceinline__ std::uint32_t subtract_exact(std::uint32_t a, std::uint32_t b) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t word;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+  return word;
+#else
+  return pack_exact(half_value(a, 0) - half_value(b, 0), half_value(a, 1) - half_value(b, 1));
+#endif
+}
+
 /// The magnitudes of a pair. Kept from the optimiser, which would mask each half again after unpacking it.
 __device__ __forceinline__ std::uint32_t magnitudes(std::uint32_t word) {
   word &= kMagnitudes;
@@ -123,13 +134,24 @@ __device__ __forceinline__ float stochastic_e2m1(float x, std::uint32_t random) 
   return bits_float(bits & 0xFFC00000u) - raise;
 }
 
+/// Two numbers of stochastic_e2m1 as a pair of BF16 numbers: what they were raised by is taken off both at a
+/// time, exactly.
+__device__ __forceinline__ std::uint32_t stochastic_pair(float low, float high, std::uint32_t random_low,
+                                                         std::uint32_t random_high) {
+  const float raise_low = low < 1.0f ? 1.0f : 0.0f, raise_high = high < 1.0f ? 1.0f : 0.0f;
+  const std::uint32_t low_bits = float_bits(__fadd_rz(low, raise_low)) + random_low;
+  const std::uint32_t high_bits = float_bits(__fadd_rz(high, raise_high)) + random_high;
+  const std::uint32_t sums = __byte_perm(low_bits, high_bits, 0x7632) & 0xFFC0FFC0u;
+  return subtract_exact(sums, pack_exact(raise_low, raise_high));
+}
+
 /// Two of these numbers as BF16 operands: times the block scale, bounded by 6 of it (infinities and NaNs,
 /// being above as integers, too), with the signs of the numbers they come from.
-__device__ __forceinline__ std::uint32_t operands(float low, float high, std::uint32_t signs,
+__device__ __forceinline__ std::uint32_t operands(std::uint32_t pair, std::uint32_t signs,
                                                   const float2& entry) {
   const std::uint32_t scale = float_bits(entry.y);
   const std::uint32_t limit = multiply_exact(0x40C040C0u, scale);
-  return min_halves(multiply_exact(pack_exact(low, high), scale), limit) | (signs & kSigns);
+  return min_halves(multiply_exact(pair, scale), limit) | (signs & kSigns);
 }
 
 /// Two of them as a byte of codes. 2^-126 brings a number where FP32 has the format's exponents, subnormals
@@ -138,6 +160,26 @@ __device__ __forceinline__ std::uint32_t code_byte(float low, float high, std::u
   const std::uint32_t low_code = float_bits(fminf(low, 6.0f) * 0x1p-126f) >> 22;
   const std::uint32_t high_code = float_bits(fminf(high, 6.0f) * 0x1p-126f) >> 22;
   return low_code | high_code << 4 | (signs >> 12 & 8u) | (signs >> 24 & 0x80u);
+}
+
+/// Two scaled magnitudes, rounded with these random bits under kStochastic and else to nearest, as BF16
+/// operands.
+template <bool kStochastic>
+__device__ __forceinline__ std::uint32_t operands_of(const float (&x)[2], const std::uint32_t (&random)[2],
+                                                     std::uint32_t signs, const float2& entry) {
+  if constexpr (kStochastic)
+    return operands(stochastic_pair(x[0], x[1], random[0], random[1]), signs, entry);
+  else
+    return operands(pack_exact(nearest_e2m1(x[0]), nearest_e2m1(x[1])), signs, entry);
+}
+/// The same as a byte of codes.
+template <bool kStochastic>
+__device__ __forceinline__ std::uint32_t codes_of(const float (&x)[2], const std::uint32_t (&random)[2],
+                                                  std::uint32_t signs) {
+  if constexpr (kStochastic)
+    return code_byte(stochastic_e2m1(x[0], random[0]), stochastic_e2m1(x[1], random[1]), signs);
+  else
+    return code_byte(nearest_e2m1(x[0]), nearest_e2m1(x[1]), signs);
 }
 
 /// Byte j of a word times 2^14.
