@@ -70,8 +70,11 @@ void print_gpu(const Gpu& g) {
 
 void print_rates(const Findings& f) {
   if (f.rates)
-    fmt::print("rates           copy {:.2f} TB/s read and written, BF16 product {:.0f} TFLOP/s\n",
-               f.rates->copy_bytes_per_s * 1e-12, f.rates->bf16_flops_per_s * 1e-12);
+    fmt::print("rates           copy {:.2f} TB/s read and written, BF16 product {:.0f} TFLOP/s{}\n",
+               f.rates->copy_bytes_per_s * 1e-12, f.rates->bf16_flops_per_s * 1e-12,
+               f.rates->fp8_flops_per_s > 0
+                   ? fmt::format(", FP8 product {:.0f} TFLOP/s", f.rates->fp8_flops_per_s * 1e-12)
+                   : "");
   if (!f.no_rates.empty()) fmt::print("rates           not measured: {}\n", f.no_rates);
 }
 
@@ -96,6 +99,7 @@ Json to_json(const Gpu& g, const Findings& f) {
   if (f.rates) {
     out["copy_bytes_per_s"] = f.rates->copy_bytes_per_s;
     out["bf16_flops_per_s"] = f.rates->bf16_flops_per_s;
+    out["fp8_flops_per_s"] = f.rates->fp8_flops_per_s;
   }
   if (!f.no_rates.empty()) out["rates_not_measured"] = f.no_rates;
   return out;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/simd.h"
+#include "cli/selftest/gpu.h"
 #include "train/setup.h"
 
 namespace nibble {
@@ -28,16 +29,21 @@ std::vector<std::pair<std::string, std::string>> environment_of(BackendKind back
   char date[32];
   std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
   const int used = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
-  return {{"nibble", nibble_version()},
-          {"date", date},
-          {"processor", processor_name()},
-          {"backend", fmt::format("{}, {} thread{}", name_of(backend), used, used == 1 ? "" : "s")},
-          {"vector instructions", kLevels[static_cast<int>(simd_level())]},
-          {"BF16 matrix products", has_native_bf16() ? "native (AVX-512 BF16 or AMX)" : "widened to FP32"},
-          {"NVFP4 matrix products",
-           "emulated exactly: code x block scale in BF16, FP32 accumulation, tensor scales on the FP32 sum"},
-          {"compiler", "g++ " __VERSION__},
-          {"system", fmt::format("{} {}", system.sysname, system.release)}};
+  const bool on_gpu = backend == BackendKind::Cuda;
+  return {
+      {"nibble", nibble_version()},
+      {"date", date},
+      {"processor", on_gpu ? fmt::format("{}; {}", cuda::kGpuName(), processor_name()) : processor_name()},
+      {"backend", on_gpu ? std::string(name_of(backend))
+                         : fmt::format("{}, {} thread{}", name_of(backend), used, used == 1 ? "" : "s")},
+      {"vector instructions", kLevels[static_cast<int>(simd_level())]},
+      {"BF16 matrix products", on_gpu              ? "native (tensor cores)"
+                               : has_native_bf16() ? "native (AVX-512 BF16 or AMX)"
+                                                   : "widened to FP32"},
+      {"NVFP4 matrix products",
+       "emulated exactly: code x block scale in BF16, FP32 accumulation, tensor scales on the FP32 sum"},
+      {"compiler", "g++ " __VERSION__},
+      {"system", fmt::format("{} {}", system.sysname, system.release)}};
 }
 
 }  // namespace nibble

@@ -47,9 +47,8 @@ std::optional<GapRun> run_pilot(const PilotOptions& o, const std::vector<std::st
   config.training.name += "-" + label;
   const SignalGuard signals;
   const RunSetup setup(config);
-  const BackendKind backend = backend_from_name(config.training.backend);
-  const std::unique_ptr<Device> device = open_device(backend);
-  Stream stream(backend, *device, static_cast<int>(config.training.threads));
+  Workplace here(config);
+  Stream& stream = here.stream;
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
   const std::filesystem::path directory = run_directory(config);
   GapRun out{.name = config.training.name,

@@ -28,10 +28,11 @@ struct Gpu {
   }
 };
 
-/// Two figures by the card's clock that show at a glance whether it runs as it should.
+/// Figures by the card's clock that show at a glance whether it runs as it should.
 struct GpuRates {
   double copy_bytes_per_s = 0;  ///< read and written, of a large copy in its memory
   double bf16_flops_per_s = 0;  ///< of one large product, FP32 sums
+  double fp8_flops_per_s = 0;   ///< of codes; 0: the card has no such product
 };
 
 namespace cuda {
@@ -41,9 +42,13 @@ Gpu describe_gpu(Stream& stream);
 /// About half a second. Throws Error{Runtime} when the card lacks the memory: about a GiB.
 GpuRates measure_gpu(Stream& stream);
 
+/// "NVIDIA H200, driver 580.65.06": what a report says of the card.
+std::string gpu_name();
+
 /// Null in a build without the backend, where no stream of kind Cuda exists.
 inline constexpr auto kDescribeGpu = static_cast<Gpu (*)(Stream&)>(NIBBLE_CUDA(describe_gpu));
 inline constexpr auto kMeasureGpu = static_cast<GpuRates (*)(Stream&)>(NIBBLE_CUDA(measure_gpu));
+inline constexpr auto kGpuName = static_cast<std::string (*)()>(NIBBLE_CUDA(gpu_name));
 
 }  // namespace cuda
 }  // namespace nibble

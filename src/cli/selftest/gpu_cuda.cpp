@@ -26,6 +26,14 @@ std::string driver_version() {
   return "";
 }
 
+cudaDeviceProp properties_of_card() {
+  int ordinal = 0;
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDevice(&ordinal), "asking which GPU is used");
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking what the GPU is");
+  return properties;
+}
+
 /// Asked with the shape of a layer, since cuDNN may be there and refuse.
 std::string attention_of_training(Stream& stream) {
   constexpr std::int64_t kTokens = 1024, kHeads = 8, kGroups = 4, kWidth = 128;
@@ -64,16 +72,13 @@ double copy_rate(Stream& stream) {
 
 Gpu describe_gpu(Stream& stream) {
   CudaDevice& device = cuda_device(stream);
-  int ordinal = 0, driver = 0, runtime = 0;
-  cudaDeviceProp properties{};
+  int driver = 0, runtime = 0;
   std::size_t available = 0, memory = 0;
-  cuda_check(cudaGetDevice(&ordinal), "asking which GPU is used");
-  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking what the GPU is");
   cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   cuda_check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   cuda_check(cudaMemGetInfo(&available, &memory), "asking for the GPU's memory");
   const std::size_t lt = cublasLtGetVersion();
-  return {.name = properties.name,
+  return {.name = properties_of_card().name,
           .compute_capability = device.compute_capability(),
           .multiprocessors = device.multiprocessors(),
           .driver = driver_version(),
@@ -87,9 +92,20 @@ Gpu describe_gpu(Stream& stream) {
 }
 
 GpuRates measure_gpu(Stream& stream) {
-  const GemmCase product{.name = "doctor", .M = 8192, .N = 8192, .K = 8192};
+  std::vector<GemmCase> products = {{.name = "bf16", .M = 8192, .N = 8192, .K = 8192}};
+  if (fp8_native(stream.device())) {
+    products.push_back(products.front());
+    products.back().operands = GemmCase::Operands::Fp8;
+  }
+  const std::vector<GemmRate> rates = measure_gemms(stream, products, 0.1);
   return {.copy_bytes_per_s = copy_rate(stream),
-          .bf16_flops_per_s = measure_gemms(stream, {product}, 0.1).front().flops_per_s()};
+          .bf16_flops_per_s = rates[0].flops_per_s(),
+          .fp8_flops_per_s = rates.size() > 1 ? rates[1].flops_per_s() : 0};
+}
+
+std::string gpu_name() {
+  const std::string driver = driver_version();
+  return fmt::format("{}, driver {}", properties_of_card().name, driver.empty() ? "unknown" : driver);
 }
 
 }  // namespace nibble::cuda
