@@ -9,7 +9,6 @@
 
 #include "report/svg.h"
 #include "telemetry/console_sink.h"
-#include "validate/sequential.h"
 
 namespace nibble {
 namespace {
@@ -192,7 +191,8 @@ std::string plot_gap(const ReportData& d) {
   const auto gaps = gap_points(paired_gaps(base->evals, cand->evals));
   const auto other = aa == nullptr ? std::vector<Point>{} : gap_points(paired_gaps(base->evals, aa->evals));
   const double sigma = 100 * v.noise_floor, limit = 100 * d.protocol.final_window().limit;
-  const double abort = 100 * AbortMonitor(d.protocol.abort).threshold(noise_before(d.protocol.noise));
+  const double abort =
+      100 * std::max(d.protocol.abort.limit, d.protocol.abort.sigma_multiplier * v.noise_floor);
   double lo = -2.2 * sigma, hi = std::max({limit, 2.2 * sigma, std::min(abort, 2 * limit)});
   for (const auto* series : {&gaps, &other}) {
     for (const auto& p : *series) {

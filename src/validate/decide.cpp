@@ -269,7 +269,7 @@ std::string rule_sentence(const Protocol& p) {
       "lower bound "
       "is above its limit, a loss is not finite or a numerical fault is raised; INCONCLUSIVE otherwise; "
       "ABORTED when "
-      "{2} evaluations in a row from step {3} on exceed {4} + {5:.2f} sigma.",
+      "{2} evaluations in a row from step {3} on exceed max({4}, {5:.2f} sigma).",
       100 * p.confidence, limits, p.abort.consecutive, p.abort.first_step, plain_percent(p.abort.limit),
       p.abort.sigma_multiplier);
 }

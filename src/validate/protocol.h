@@ -35,12 +35,12 @@ struct DecisionWindow {
   bool operator==(const DecisionWindow&) const = default;
 };
 
-/// The run is aborted after `consecutive` evaluations in a row above limit + sigma_multiplier * sigma.
+/// The run is aborted after `consecutive` evaluations in a row above max(limit, sigma_multiplier * sigma).
 struct AbortRule {
   int consecutive = 3;
   double limit = 0;
   double sigma_multiplier = 0;  ///< by simulation for this run's looks: see sequential.h
-  double false_alarm = 0.01;    ///< most probable over the whole run, for any true gap up to the limit
+  double false_alarm = 0.01;    ///< probability over the whole run that a true gap of zero is aborted
   std::int64_t first_step = 0;  ///< earlier evaluations do not count
   bool operator==(const AbortRule&) const = default;
 };

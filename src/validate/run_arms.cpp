@@ -247,6 +247,7 @@ std::vector<std::int64_t> switch_steps(const Recipe& recipe, std::int64_t steps)
     for (const std::int64_t step : {o.from_step, o.until_step})
       if (step > 0 && step < steps) out.insert(step);
   }
+  for (const RecipeSwitch& s : recipe.switches) out.insert(s.from_step);
   return {out.begin(), out.end()};
 }
 

@@ -81,7 +81,9 @@ double abort_multiplier(const std::vector<double>& looks, int consecutive, doubl
   return std::ceil(highest[static_cast<std::size_t>(rank)] / kGrid) * kGrid;
 }
 
-double AbortMonitor::threshold(double sigma) const { return rule_.limit + rule_.sigma_multiplier * sigma; }
+double AbortMonitor::threshold(double sigma) const {
+  return std::max(rule_.limit, rule_.sigma_multiplier * sigma);
+}
 
 bool AbortMonitor::push(std::int64_t step, double gap, double sigma) {
   if (fired() || step < rule_.first_step) return fired();

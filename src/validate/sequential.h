@@ -41,9 +41,6 @@ class AbortMonitor {
   /// which the rule fires. A gap that is not a number counts as above.
   bool push(std::int64_t step, double gap, double sigma);
 
-  /// limit + k sigma. Above the larger of the two alone, a run whose true gap is two thirds of the limit,
-  /// which a verdict accepts, would be aborted in 13 % of the cases (`nibble bench --verdict`); a gap of
-  /// twice the limit is found at the same evaluation by either.
   double threshold(double sigma) const;
   bool fired() const { return fired_at_ >= 0; }
   std::int64_t fired_at() const { return fired_at_; }

@@ -43,19 +43,19 @@ TEST(AbortMultiplier, IsDeterministicAndQuick) {
 TEST(AbortMonitor, FiresAtTheThirdInARowAndNotBefore) {
   AbortMonitor m({.consecutive = 3, .limit = 0.035, .sigma_multiplier = 2.2, .first_step = 30});
   EXPECT_FALSE(m.push(15, 0.9, 0.003)) << "an evaluation before the first look counted";
-  EXPECT_FALSE(m.push(30, 0.05, 0.003));
-  EXPECT_FALSE(m.push(45, 0.05, 0.003));
+  EXPECT_FALSE(m.push(30, 0.04, 0.003));
+  EXPECT_FALSE(m.push(45, 0.04, 0.003));
   EXPECT_FALSE(m.push(60, 0.03, 0.003));
-  EXPECT_FALSE(m.push(75, 0.05, 0.003));
+  EXPECT_FALSE(m.push(75, 0.04, 0.003));
   EXPECT_FALSE(m.push(90, std::nan(""), 0.003));
-  EXPECT_TRUE(m.push(105, 0.05, 0.003));
+  EXPECT_TRUE(m.push(105, 0.04, 0.003));
   EXPECT_EQ(m.fired_at(), 105);
 }
 
 TEST(AbortMonitor, LargeNoiseRaisesTheThreshold) {
   AbortMonitor m({.consecutive = 1, .limit = 0.035, .sigma_multiplier = 2.2});
-  EXPECT_DOUBLE_EQ(m.threshold(0), 0.035);
-  EXPECT_DOUBLE_EQ(m.threshold(0.03), 0.035 + 0.066);
+  EXPECT_DOUBLE_EQ(m.threshold(0.003), 0.035);
+  EXPECT_DOUBLE_EQ(m.threshold(0.03), 0.066);
 }
 
 }  // namespace
