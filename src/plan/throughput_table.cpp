@@ -88,10 +88,10 @@ ThroughputRow make_row(const std::vector<std::string>& c, bool second) {
 /// The table's recipes, not the trainer's: its FP8 keeps the first and last block in BF16, its MXFP8 none;
 /// which blocks its NVFP4 keeps is not published, and none is assumed.
 const Recipe& table_recipe(const std::string& precision) {
-  const char* name = precision == "FP8" ? "fp8" : precision == "MXFP8" ? "mxfp8" : "nvfp4-all";
-  if (precision == "BF16") return find_recipe("bf16");
-  for (const Recipe& r : plan_recipes())
-    if (r.name == name) return r;
+  const std::pair<const char*, const char*> recipes[] = {
+      {"BF16", "bf16"}, {"FP8", "fp8"}, {"MXFP8", "mxfp8"}, {"NVFP4", "nvfp4-all"}};
+  for (const auto& [of_table, recipe] : recipes)
+    if (precision == of_table) return find_plan_recipe(recipe);
   fail("the throughput table has a precision \"{}\" that has no recipe", precision);
 }
 
