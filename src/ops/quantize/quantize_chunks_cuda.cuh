@@ -24,10 +24,10 @@ __device__ __forceinline__ std::uint32_t largest_of_chunk(const uint4& x) {
 struct ChunkRandom {
   uint2 even, odd;
 };
-__device__ __forceinline__ ChunkRandom random_of_chunks(const RandomKey& key, std::uint64_t even_group,
-                                                        std::uint64_t odd_group) {
+__device__ __forceinline__ ChunkRandom random_of_chunks(const PhiloxKeys& keys, const RandomKey& key,
+                                                        std::uint64_t even_group, std::uint64_t odd_group) {
   const bool second = threadIdx.x % 2 != 0;
-  const uint4 mine = draw_sixteen(key, second ? odd_group : even_group);
+  const uint4 mine = draw_sixteen(keys, key, second ? odd_group : even_group);
   const std::uint32_t got_x = __shfl_xor_sync(0xFFFFFFFFu, second ? mine.x : mine.z, 1);
   const std::uint32_t got_y = __shfl_xor_sync(0xFFFFFFFFu, second ? mine.y : mine.w, 1);
   return second ? ChunkRandom{make_uint2(got_x, got_y), make_uint2(mine.z, mine.w)}
@@ -84,8 +84,8 @@ __device__ __forceinline__ void quantize_chunks(const QuantizeJob& job, const Sc
     if constexpr (kStochastic) {
       const std::uint64_t group =
           (key.first_element + static_cast<std::uint64_t>((row + i * kStep) * job.row_elements + col)) / 16;
-      random =
-          random_of_chunks(key, group, group + static_cast<std::uint64_t>(kStep * job.row_elements) / 16);
+      random = random_of_chunks(job.philox, key, group,
+                                group + static_cast<std::uint64_t>(kStep * job.row_elements) / 16);
     }
 #pragma unroll
     for (int k = i; k < i + 2; ++k) {

@@ -26,6 +26,7 @@ QuantizeJob job_of(const Quantize& q) {
   job.row_elements = q.row_elements != 0 ? q.row_elements : job.x_cols;
   job.spec = q.spec;
   job.random = q.random;
+  job.philox = PhiloxKeys::of(q.random.seed);
   job.given = q.amax_given != nullptr;
   job.amax = job.given ? q.amax_given : q.amax;
   job.publish = {q.amax, q.scale, q.fault, q.fault_id, q.spec, !job.x_is_f32 || q.spec.rotation != 0};

@@ -21,6 +21,20 @@ struct Publish {
   bool bf16_values = false;  ///< what is cast has BF16 values: FP8's largest encode scale depends on it
 };
 
+/// The ten keys of Philox's rounds, worked out once: a kernel takes them as operands from its parameters.
+struct PhiloxKeys {
+  std::uint32_t first[10] = {}, second[10] = {};
+
+  static constexpr PhiloxKeys of(std::uint64_t seed) {
+    PhiloxKeys keys;
+    for (std::uint32_t round = 0; round < 10; ++round) {
+      keys.first[round] = static_cast<std::uint32_t>(seed) + round * 0x9E3779B9u;
+      keys.second[round] = static_cast<std::uint32_t>(seed >> 32) + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+};
+
 /// One quantised copy of a matrix. Strides are in elements; rows are contiguous.
 struct QuantizeJob {
   const void* x = nullptr;
@@ -31,6 +45,7 @@ struct QuantizeJob {
   std::int64_t row_elements = 0;
   QuantSpec spec;
   RandomKey random;
+  PhiloxKeys philox;            ///< of random.seed
   const float* amax = nullptr;  ///< where kernels read it
   bool given = false;           ///< it was the caller's: a kernel still has to publish it
   Publish publish;

@@ -65,8 +65,8 @@ __device__ __forceinline__ void draw(const QuantizeJob& job, const RandomKey& ke
   const std::uint64_t groups_a_row = static_cast<std::uint64_t>(job.row_elements) / 16;
   const std::uint64_t group = key.first_element / 16 + static_cast<std::uint64_t>(token + k) * groups_a_row +
                               static_cast<std::uint64_t>(feature) / 16 + static_cast<std::uint64_t>(quarter);
-  random[k][quarter] = draw_sixteen(key, group);
-  random[k + 8][quarter] = draw_sixteen(key, group + 8 * groups_a_row);
+  random[k][quarter] = draw_sixteen(job.philox, key, group);
+  random[k + 8][quarter] = draw_sixteen(job.philox, key, group + 8 * groups_a_row);
   __syncwarp();
 }
 

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernel.cuh"
 #include "numeric/random_key.h"
+#include "ops/quantize/quantize_cuda.h"
 #include "quant/hadamard.h"
 #include "quant/nvfp4.h"
 
@@ -200,10 +201,10 @@ __device__ __forceinline__ void multiply_wide(std::uint32_t a, std::uint32_t b, 
   high = static_cast<std::uint32_t>(product >> 32);
 }
 
-/// random_bytes as one vector: philox of the same counter, with wide products.
-__device__ __forceinline__ uint4 draw_sixteen(const RandomKey& key, std::uint64_t group) {
+/// random_bytes as one vector: philox of the same counter, with wide products. `keys`: of key.seed.
+__device__ __forceinline__ uint4 draw_sixteen(const PhiloxKeys& keys, const RandomKey& key,
+                                              std::uint64_t group) {
   if (key.stuck_at_zero) return make_uint4(0, 0, 0, 0);
-  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
   uint4 c = make_uint4(static_cast<std::uint32_t>(group), key.step, key.layer << 8 | key.role,
                        static_cast<std::uint32_t>(group >> 32));
 #pragma unroll
@@ -211,9 +212,7 @@ __device__ __forceinline__ uint4 draw_sixteen(const RandomKey& key, std::uint64_
     std::uint32_t low0, high0, low1, high1;
     multiply_wide(0xD2511F53u, c.x, low0, high0);
     multiply_wide(0xCD9E8D57u, c.z, low1, high1);
-    c = make_uint4(high1 ^ c.y ^ k0, low1, high0 ^ c.w ^ k1, low0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    c = make_uint4(high1 ^ c.y ^ keys.first[round], low1, high0 ^ c.w ^ keys.second[round], low0);
   }
   return c;
 }
