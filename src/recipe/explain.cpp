@@ -116,6 +116,22 @@ void print_linears(std::string& out, const Plan& plan, std::span<const LinearInf
   }
 }
 
+/// What changes in mid-run, and how much of the linears is in the base format from then on.
+void print_switches(std::string& out, const Recipe& recipe, std::span<const LinearInfo> linears,
+                    std::int64_t step) {
+  for (std::size_t i = 0; i < recipe.switches.size(); ++i) {
+    const RecipeSwitch& s = recipe.switches[i];
+    fmt::format_to(
+        std::back_inserter(out),
+        "From step {} on {} as in recipe {} instead of {}: {:.1f} % of the linears' FLOPs wholly in "
+        "{}; {}.\n",
+        s.from_step, gemm_names(s.gemms), s.to.name, recipe_before_switch(recipe, i),
+        100 * base_share(recipe, linears, s.from_step).by_flops, info(recipe.base).name,
+        step >= s.from_step ? "the plan below has it"
+                            : fmt::format("--step {} shows that plan", s.from_step));
+  }
+}
+
 }  // namespace
 
 std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,
@@ -124,6 +140,7 @@ std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, s
       "Recipe {} {}: {}\nStep {}. Residual stream {}; embeddings, head, norms, softmax, "
       "scan and convolution are never quantised.\n",
       recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name);
+  print_switches(out, recipe, linears, step);
   const Plan plan = make_plan(recipe, linears, step);
   print_treatments(out, plan);
   print_linears(out, plan, linears);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recipe/recipe.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace nibble {
@@ -63,6 +67,20 @@ void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
   refuse(!edits.scale_binade_layers.empty(), "scale_binade_layers");
 }
 
+/// The catalogue's row, and what the run says of all of its precision.
+RecipeSwitch to_switch(const SwitchEdit& edit, const RecipeEdits& run) {
+  RecipeSwitch out{.from_step = edit.from_step, .gemms = edit.gemms, .to = find_recipe(edit.recipe)};
+  if (edit.bf16_first) out.to.first_blocks = edit.bf16_first;
+  if (edit.bf16_last) out.to.last_blocks = edit.bf16_last;
+  out.to.keep_bf16.insert(out.to.keep_bf16.end(), run.keep_bf16.begin(), run.keep_bf16.end());
+  for_each_spec(out.to, [&](QuantSpec& spec) {
+    if (!is_quantized(spec.format)) return;
+    if (run.profile) spec.profile = *run.profile;
+    if (run.non_finite) spec.non_finite = *run.non_finite;
+  });
+  return out;
+}
+
 }  // namespace
 
 std::string_view name(Gemm gemm) {
@@ -102,7 +120,41 @@ std::string_view operand_axis(Gemm gemm) {
   return "?";
 }
 
+std::string describe(const GemmSet& gemms) {
+  if (gemms == kAllGemms) return "all";
+  if (gemms == GemmSet{true, false, false}) return "forward";
+  if (gemms == GemmSet{false, true, true}) return "backward";
+  return gemm_names(gemms);
+}
+
+std::string gemm_names(const GemmSet& gemms) {
+  std::vector<std::string_view> names;
+  for (const Gemm g : kGemms) {
+    if (contains(gemms, g)) names.push_back(name(g));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string recipe_before_switch(const Recipe& recipe, std::size_t index) {
+  std::vector<std::string> names;
+  for (const Gemm g : kGemms) {
+    if (!contains(recipe.switches[index].gemms, g)) continue;
+    std::string now = recipe.name;
+    for (std::size_t i = 0; i < index; ++i) {
+      if (contains(recipe.switches[i].gemms, g)) now = recipe.switches[i].to.name;
+    }
+    if (std::find(names.begin(), names.end(), now) == names.end()) names.push_back(now);
+  }
+  return fmt::format("{}", fmt::join(names, "/"));
+}
+
 bool quantizes(const Recipe& recipe) {
+  if (quantizes_before_switches(recipe)) return true;
+  return std::any_of(recipe.switches.begin(), recipe.switches.end(),
+                     [](const RecipeSwitch& s) { return quantizes(s.to); });
+}
+
+bool quantizes_before_switches(const Recipe& recipe) {
   if (quantizes_by_itself(recipe)) return true;
   for (const RecipeOverride& o : recipe.overrides) {
     if (o.format && is_quantized(*o.format)) return true;
@@ -112,6 +164,7 @@ bool quantizes(const Recipe& recipe) {
 
 Recipe edited(Recipe recipe, const RecipeEdits& edits) {
   recipe.overrides.insert(recipe.overrides.end(), edits.overrides.begin(), edits.overrides.end());
+  for (const SwitchEdit& s : edits.switches) recipe.switches.push_back(to_switch(s, edits));
   check_edits_apply(recipe, edits);
   if (edits.weights_2d) {
     for (QuantSpec* w : {&recipe.fprop.b, &recipe.dgrad.b}) {

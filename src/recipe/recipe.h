@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -54,6 +55,8 @@ struct RecipeOverride {
   friend bool operator==(const RecipeOverride&, const RecipeOverride&) = default;
 };
 
+struct RecipeSwitch;
+
 /// A precision recipe as data. Nothing outside `resolve()` interprets it, and no code asks for its name.
 struct Recipe {
   std::string name;
@@ -69,11 +72,44 @@ struct Recipe {
   std::optional<int> first_blocks, last_blocks;  ///< explicit counts, instead of the scaled ones
   std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
   std::vector<RecipeOverride> overrides;
+  std::vector<RecipeSwitch> switches;  ///< in the order of their steps; later ones win
 
   // Planted faults, for tests of the guards.
-  bool stuck_random_bits = false;   ///< stochastic rounding draws zeros
-  std::string scale_binade_layers;  ///< glob: products of these linears read block scales one binade too large
+  bool stuck_random_bits = false;  ///< stochastic rounding draws zeros
+  std::string
+      scale_binade_layers;  ///< glob: products of these linears read block scales one binade too large
 };
+
+/// Which GEMMs, indexed by Gemm.
+using GemmSet = std::array<bool, 3>;
+inline constexpr GemmSet kAllGemms = {true, true, true};
+
+inline bool contains(const GemmSet& set, Gemm gemm) { return set[static_cast<std::size_t>(gemm)]; }
+
+std::string gemm_names(const GemmSet& gemms);  ///< "fprop, dgrad"
+std::string describe(const GemmSet& gemms);    ///< "forward", "backward" (dgrad, wgrad), "all", or the names
+
+/// From a step on, some GEMMs of every linear follow another recipe: what its GEMMs are and which linears it
+/// keeps. The other GEMMs stay as they were. Weights, optimizer state and data order know nothing of it, so a
+/// run changes its precision without a restart.
+struct RecipeSwitch {
+  std::int64_t from_step = 0;  ///< steps done before the first one that follows `to`; at least 1
+  GemmSet gemms = kAllGemms;
+  Recipe to;  ///< its base is the base of the run; its residual stream and its own switches are not read
+};
+
+/// A switch in words. It takes the recipe as the catalogue has it, with the counts of kept blocks where
+/// given.
+struct SwitchEdit {
+  std::int64_t from_step = 0;
+  GemmSet gemms = kAllGemms;
+  std::string recipe;
+  std::optional<int> bf16_first, bf16_last;
+  friend bool operator==(const SwitchEdit&, const SwitchEdit&) = default;
+};
+
+/// What followed which recipe before switch number `index`: "nvfp4", or "nvfp4/mxfp8" when its GEMMs differ.
+std::string recipe_before_switch(const Recipe& recipe, std::size_t index);
 
 /// The ingredients as switches. An empty one leaves the recipe as it is.
 struct RecipeEdits {
@@ -84,6 +120,7 @@ struct RecipeEdits {
   std::optional<int> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;
   std::vector<RecipeOverride> overrides;
+  std::vector<SwitchEdit> switches;
   std::optional<Profile> profile;
   std::optional<NonFinite> non_finite;
   std::optional<Format> residual;
@@ -100,11 +137,15 @@ const std::vector<Recipe>& recipe_catalog();
 /// The recipe called `name`; throws Error{Usage} that lists the names when there is none.
 const Recipe& find_recipe(std::string_view name);
 
-/// True when any operand of any GEMM is quantised.
+/// True when any operand of any GEMM is quantised, at some step.
 bool quantizes(const Recipe& recipe);
 
-/// `recipe` with the switches applied. Throws Error{Usage} for a switch that the recipe gives no meaning to,
-/// such as `rht` for a recipe that quantises nothing.
+/// The same, its switches left out.
+bool quantizes_before_switches(const Recipe& recipe);
+
+/// `recipe` with the edits applied. Ingredients and overrides change `recipe` alone; what describes the run
+/// (keep_bf16, profile, non_finite) holds for the recipes it switches to as well. Throws Error{Usage} for an
+/// edit that the recipe gives no meaning to, such as `rht` for a recipe that quantises nothing.
 Recipe edited(Recipe recipe, const RecipeEdits& edits);
 
 }  // namespace nibble

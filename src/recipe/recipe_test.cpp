@@ -294,5 +294,121 @@ TEST(Explain, CountsTheLinearsKeptInBf16) {
   EXPECT_NEAR(share.by_count, 0.161, 5e-4);
 }
 
+// A change of recipe in mid-run.
+
+Recipe switched(std::int64_t step, const char* to, GemmSet gemms = kAllGemms, const char* from = "nvfp4") {
+  return edited(find_recipe(from), {.switches = {{.from_step = step, .gemms = gemms, .recipe = to}}});
+}
+
+constexpr GemmSet kForward = {true, false, false}, kBackward = {false, true, true};
+
+TEST(Switch, HoldsFromItsStepOnForItsGemmsAlone) {
+  const Recipe r = switched(82, "bf16", kForward);
+  const ResolvedLinear plain = resolve(find_recipe("nvfp4"), kMiddle, 0);
+  EXPECT_EQ(resolve(r, kMiddle, 0), plain);
+  EXPECT_EQ(resolve(r, kMiddle, 81), plain);
+  for (const std::int64_t step : {82, 83, 1000000}) {
+    const ResolvedLinear after = resolve(r, kMiddle, step);
+    EXPECT_EQ(after.fprop, resolve(find_recipe("bf16"), kMiddle, 0).fprop);
+    EXPECT_EQ(after.dgrad, plain.dgrad);
+    EXPECT_EQ(after.wgrad, plain.wgrad);
+    EXPECT_TRUE(after.reason.empty());
+  }
+}
+
+TEST(Switch, OfAllGemmsIsTheOtherRecipe) {
+  for (const Recipe& to : recipe_catalog()) {
+    if (to.base != Format::Bf16) continue;
+    const Recipe r = switched(5, to.name.c_str());
+    for (const LinearInfo& linear : model(62)) {
+      const ResolvedLinear after = resolve(r, linear, 5), other = resolve(to, linear, 0);
+      for (const Gemm g : kGemms) EXPECT_EQ(after.gemm(g), other.gemm(g)) << to.name << " " << linear.name;
+      EXPECT_EQ(after.reason.empty(), other.reason.empty());
+    }
+  }
+}
+
+TEST(Switch, BringsTheKeptBlocksOfItsRecipe) {
+  const std::vector<LinearInfo> linears = model(62);
+  const Recipe r = switched(10, "fp8-paper");  // the first block and the last two, where nvfp4 keeps 2 and 8
+  EXPECT_FALSE(resolve(r, linears[2], 9).quantized());
+  EXPECT_TRUE(resolve(r, linears[2], 10).quantized());
+  EXPECT_EQ(resolve(r, linears[0], 10).reason, "first 1 of 62 blocks, from step 10");
+  const Recipe backward = switched(10, "fp8-paper", kBackward);
+  EXPECT_FALSE(is_quantized(resolve(backward, linears[2], 10).fprop.a.format));  // nvfp4's rule
+  EXPECT_TRUE(is_quantized(resolve(backward, linears[2], 10).dgrad.a.format));   // fp8-paper's
+  const Recipe upward = switched(10, "nvfp4", kAllGemms, "bf16");
+  EXPECT_EQ(resolve(upward, linears[61], 9).reason, "recipe bf16");
+  EXPECT_TRUE(resolve(upward, linears[61], 10).quantized());
+  EXPECT_TRUE(quantizes(upward));
+  EXPECT_FALSE(quantizes_before_switches(upward));
+}
+
+TEST(Switch, SeveralActInOrderAndTheLaterWin) {
+  const Recipe r =
+      edited(find_recipe("mxfp4"), {.switches = {{.from_step = 10, .recipe = "nvfp4"},
+                                                 {.from_step = 20, .gemms = kForward, .recipe = "bf16"},
+                                                 {.from_step = 20, .gemms = kBackward, .recipe = "mxfp8"}}});
+  check_recipe(r, model(62), 128);
+  EXPECT_EQ(resolve(r, kMiddle, 9).fprop.a.format, Format::Mxfp4);
+  EXPECT_EQ(resolve(r, kMiddle, 10).fprop.a.format, Format::Nvfp4);
+  EXPECT_EQ(resolve(r, kMiddle, 20).fprop.a.format, Format::Bf16);
+  EXPECT_EQ(resolve(r, kMiddle, 20).wgrad.a.format, Format::Mxfp8E4M3);
+  EXPECT_EQ(recipe_before_switch(r, 0), "mxfp4");
+  EXPECT_EQ(recipe_before_switch(r, 2), "nvfp4");
+}
+
+TEST(Switch, TakesTheRecipeWithoutTheIngredientsButWithWhatDescribesTheRun) {
+  const Recipe r = edited(find_recipe("mxfp4"), {.rht = false,
+                                                 .keep_bf16 = {"*.mamba.out"},
+                                                 .overrides = {{.gemm = Gemm::Fprop, .format = Format::Bf16}},
+                                                 .switches = {{.from_step = 10, .recipe = "nvfp4"}},
+                                                 .non_finite = NonFinite::AsTe});
+  const ResolvedLinear after = resolve(r, kMiddle, 10);
+  EXPECT_EQ(after.wgrad.a.rotation, 16);
+  EXPECT_EQ(after.fprop.a.format, Format::Nvfp4);
+  EXPECT_EQ(after.fprop.a.non_finite, NonFinite::AsTe);
+  EXPECT_FALSE(resolve(r, model(62)[61], 10).quantized());
+}
+
+TEST(Switch, IsNamedByItsPass) {
+  EXPECT_EQ(describe(kAllGemms), "all");
+  EXPECT_EQ(describe(kForward), "forward");
+  EXPECT_EQ(describe(kBackward), "backward");
+  EXPECT_EQ(describe(GemmSet{true, false, true}), "fprop, wgrad");
+}
+
+TEST(Switch, ThatCannotBeOrDoesNothingIsRefused) {
+  const std::vector<LinearInfo> linears = model(4);
+  const auto refused = [&](const Recipe& r) { return usage_error([&] { check_recipe(r, linears, 32); }); };
+  EXPECT_THAT(refused(switched(0, "bf16")), HasSubstr("set precision.recipe = \"bf16\""));
+  EXPECT_THAT(refused(switched(3, "bf16", GemmSet{})), HasSubstr("precision.switch.gemms"));
+  EXPECT_THAT(refused(switched(3, "fp32")), HasSubstr("is in fp32, and in \"nvfp4\" it is in bf16"));
+  EXPECT_THAT(refused(switched(3, "nvfp4", kForward)), HasSubstr("changes nothing: fprop of every linear"));
+  EXPECT_THAT(refused(edited(find_recipe("nvfp4"), {.switches = {{.from_step = 9, .recipe = "bf16"},
+                                                                 {.from_step = 8, .recipe = "mxfp8"}}})),
+              HasSubstr("the switch before it is at step 9"));
+  EXPECT_THAT(refused(edited(find_recipe("bf16"),
+                             {.switches = {{.from_step = 9, .recipe = "nvfp4", .bf16_last = 4}}})),
+              HasSubstr("recipe \"nvfp4\" would quantise nothing"));
+  EXPECT_THAT(usage_error([] { switched(3, "bf61"); }), HasSubstr("did you mean \"bf16\""));
+  std::vector<LinearInfo> odd = model(4);
+  odd[2].k = 48;  // enough for nvfp4, not for the 32 of mxfp8
+  check_recipe(find_recipe("nvfp4"), odd, 32);
+  EXPECT_THAT(usage_error([&] { check_recipe(switched(3, "mxfp8"), odd, 32); }), HasSubstr("K = 48"));
+  check_recipe(switched(3, "bf16", kForward), linears, 32);
+}
+
+TEST(Explain, SaysWhatASwitchChangesAndShowsThePlanOfTheStep) {
+  const std::vector<LinearInfo> linears = model(62);
+  const Recipe r = switched(820, "bf16", kForward);
+  const std::string before = explain(r, linears, 819, 1.0), after = explain(r, linears, 820, 1.0);
+  EXPECT_THAT(before, HasSubstr("From step 820 on fprop as in recipe bf16 instead of nvfp4"));
+  EXPECT_THAT(before, HasSubstr("--step 820 shows that plan"));
+  EXPECT_THAT(after, HasSubstr("the plan below has it"));
+  EXPECT_THAT(before, HasSubstr("fprop  A  x     K     nvfp4"));
+  EXPECT_THAT(after, ::testing::Not(HasSubstr("fprop  A  x     K     nvfp4")));
+}
+
 }  // namespace
 }  // namespace nibble

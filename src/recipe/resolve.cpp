@@ -115,16 +115,32 @@ void check_shape(const LinearInfo& linear, Gemm g, const QuantSpec& spec, std::i
               linear.name, name(g), format.name, tokens, block);
 }
 
-/// Steps at which the treatment of layers may change.
-std::vector<std::int64_t> change_points(const Recipe& recipe) {
-  std::vector<std::int64_t> steps = {0};
-  for (const RecipeOverride& o : recipe.overrides) {
-    steps.push_back(o.from_step);
-    if (o.until_step != RecipeOverride{}.until_step) steps.push_back(o.until_step);
+ResolvedLinear resolve_before_switches(const Recipe& recipe, const LinearInfo& linear, std::int64_t step) {
+  const QuantSpec base{.format = recipe.base};
+  ResolvedLinear out{.fprop = {base, base}, .dgrad = {base, base}, .wgrad = {base, base}};
+  if (!quantizes_before_switches(recipe)) {
+    out.reason = fmt::format("recipe {}", recipe.name);
+    return out;
   }
-  std::sort(steps.begin(), steps.end());
-  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
-  return steps;
+  out.reason = reason_to_keep(recipe, linear);
+  if (!out.reason.empty()) return out;
+  out.fprop = recipe.fprop;
+  out.dgrad = recipe.dgrad;
+  out.wgrad = recipe.wgrad;
+  apply_overrides(recipe, linear, step, out);
+  if (!out.quantized()) out.reason = "override";
+  return out;
+}
+
+void apply(const RecipeSwitch& s, const LinearInfo& linear, ResolvedLinear& out) {
+  const ResolvedLinear to = resolve_before_switches(s.to, linear, s.from_step);
+  for (const Gemm g : kGemms) {
+    if (contains(s.gemms, g)) gemm_of(out, g) = to.gemm(g);
+  }
+  if (out.quantized())
+    out.reason.clear();
+  else if (!to.reason.empty())
+    out.reason = fmt::format("{}, from step {}", to.reason, s.from_step);
 }
 
 /// What the quantisers refuse, said before anything runs.
@@ -223,6 +239,57 @@ void check_override(const RecipeOverride& o) {
       recipe.name, kept.first, kept.last, fmt::join(recipe.keep_bf16, ", "), base, remedy);
 }
 
+bool same_gemms(const ResolvedLinear& a, const ResolvedLinear& b) {
+  return a.fprop == b.fprop && a.dgrad == b.dgrad && a.wgrad == b.wgrad;
+}
+
+/// Whether some linear is computed differently because of switch number `index`, in the step it begins at.
+bool changes_something(const Recipe& recipe, std::size_t index, std::span<const LinearInfo> linears) {
+  Recipe before = recipe, after = recipe;
+  before.switches.resize(index);
+  after.switches.resize(index + 1);
+  const std::int64_t step = recipe.switches[index].from_step;
+  return std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& linear) {
+    return !same_gemms(resolve(before, linear, step), resolve(after, linear, step));
+  });
+}
+
+void check_switches(const Recipe& recipe, std::span<const LinearInfo> linears) {
+  std::int64_t last = 1;
+  for (std::size_t i = 0; i < recipe.switches.size(); ++i) {
+    const RecipeSwitch& s = recipe.switches[i];
+    const std::string which = fmt::format("precision.switch to \"{}\" at step {}", s.to.name, s.from_step);
+    check_usage(
+        s.from_step >= 1,
+        "{}: the run begins so; set precision.recipe = \"{}\", or a later step in precision.switch.at", which,
+        s.to.name);
+    check_usage(s.from_step >= last,
+                "{}: the switch before it is at step {}; put the switches in the order of their steps", which,
+                last);
+    last = s.from_step;
+    check_usage(
+        s.gemms != GemmSet{},
+        "{} names no GEMM; list some of fprop, dgrad and wgrad in precision.switch.gemms, or leave the "
+        "key out for all three",
+        which);
+    check_usage(s.to.base == recipe.base,
+                "{}: what that recipe does not quantise is in {}, and in \"{}\" it is in {}, which does not "
+                "change in mid-run; switch to a recipe with base {}, or start with one with base {}",
+                which, info(s.to.base).name, recipe.name, info(recipe.base).name, info(recipe.base).name,
+                info(s.to.base).name);
+    if (linears.empty()) continue;
+    const bool quantized = std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& linear) {
+      return resolve_before_switches(s.to, linear, s.from_step).quantized();
+    });
+    if (quantizes(s.to) && !quantized) fail_all_kept(s.to, linears.front().blocks);
+    check_usage(
+        changes_something(recipe, i, linears),
+        "{} changes nothing: {} of every linear layer is already as in that recipe; remove the switch, "
+        "or name another recipe in it",
+        which, gemm_names(s.gemms));
+  }
+}
+
 }  // namespace
 
 const GemmRecipe& ResolvedLinear::gemm(Gemm g) const {
@@ -243,19 +310,10 @@ bool ResolvedLinear::quantized() const {
 }
 
 ResolvedLinear resolve(const Recipe& recipe, const LinearInfo& linear, std::int64_t step) {
-  const QuantSpec base{.format = recipe.base};
-  ResolvedLinear out{.fprop = {base, base}, .dgrad = {base, base}, .wgrad = {base, base}};
-  if (!quantizes(recipe)) {
-    out.reason = fmt::format("recipe {}", recipe.name);
-    return out;
+  ResolvedLinear out = resolve_before_switches(recipe, linear, step);
+  for (const RecipeSwitch& s : recipe.switches) {
+    if (step >= s.from_step) apply(s, linear, out);
   }
-  out.reason = reason_to_keep(recipe, linear);
-  if (!out.reason.empty()) return out;
-  out.fprop = recipe.fprop;
-  out.dgrad = recipe.dgrad;
-  out.wgrad = recipe.wgrad;
-  apply_overrides(recipe, linear, step, out);
-  if (!out.quantized()) out.reason = "override";
   return out;
 }
 
@@ -279,6 +337,18 @@ std::vector<ResolvedLinear> plan_of_step(const Recipe& recipe, std::span<const L
   plan.reserve(linears.size());
   for (const LinearInfo& l : linears) plan.push_back(resolve(recipe, l, step));
   return plan;
+}
+
+std::vector<std::int64_t> change_points(const Recipe& recipe) {
+  std::vector<std::int64_t> steps = {0};
+  for (const RecipeOverride& o : recipe.overrides) {
+    steps.push_back(o.from_step);
+    if (o.until_step != RecipeOverride{}.until_step) steps.push_back(o.until_step);
+  }
+  for (const RecipeSwitch& s : recipe.switches) steps.push_back(s.from_step);
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  return steps;
 }
 
 bool glob_match(std::string_view glob, std::string_view text) {
@@ -314,6 +384,7 @@ void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std
     check_pattern(o.layers, "precision.override.layers", linears);
     check_override(o);
   }
+  check_switches(recipe, linears);
   const int blocks = linears.empty() ? 0 : linears.front().blocks;
   const KeptBlocks kept = kept_blocks(recipe, blocks);
   check_usage(kept.first >= 0 && kept.last >= 0,

@@ -41,6 +41,10 @@ ResolvedLinear resolve(const Recipe& recipe, const LinearInfo& linear, std::int6
 std::vector<ResolvedLinear> plan_of_step(const Recipe& recipe, std::span<const LinearInfo> linears,
                                          std::int64_t step);
 
+/// Step 0 and the steps at which overrides and switches begin or end, in order: between two of them the plan
+/// stays the same.
+std::vector<std::int64_t> change_points(const Recipe& recipe);
+
 /// Blocks kept in the recipe's base format at the two ends of a model of `blocks` blocks.
 struct KeptBlocks {
   int first = 0, last = 0;
@@ -59,7 +63,8 @@ void check_patterns(std::span<const std::string> patterns, std::span<const Linea
 /// (near names are listed); a tile, rounding, rotation or unquantised format that an operand's format or the
 /// recipe's base does not have; operands rotated by different sizes; a size of T (`tokens`, of one
 /// micro-batch), N or K that the formats' blocks do not divide; a recipe that quantises, kept from every
-/// linear. What passes here, a training step can run. The text names layer, GEMM, operand and the remedy.
+/// linear; a switch before step 1, out of order, to another base, or that changes nothing. What passes here,
+/// a training step can run. The text names layer, GEMM, operand and the remedy.
 void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t tokens);
 
 /// Share of the linears that are wholly in the base format at `step`.

@@ -164,7 +164,7 @@ std::string plan_section(const ReportData& d) {
         r.quantised ? "four" : "", r.quantised ? "4 bit" : "high", operands(r.fprop), operands(r.dgrad),
         operands(r.wgrad));
   }
-  const std::string intro = fmt::format(
+  std::string intro = fmt::format(
       "What each linear layer of the candidate does in each GEMM, first operand above the second. {} of {} "
       "linears "
       "({:.0f} % of "
@@ -174,6 +174,13 @@ std::string plan_section(const ReportData& d) {
       high_count, d.context.plan.size(),
       total > 0 ? 100.0 * static_cast<double>(high) / static_cast<double>(total) : 0,
       100 * d.context.bf16_share_flops);
+  for (const ArmSeries& arm : d.arms) {
+    if (arm.name != "candidate" || arm.pair != 1) continue;
+    if (!arm.switches.empty()) intro += " This is the plan of the first step.";
+    for (const SwitchEvent& e : arm.switches)
+      intro += fmt::format(" From step {} on {} GEMMs ran as in {} instead of {}.", e.step, escaped(e.what),
+                           escaped(e.to), escaped(e.from));
+  }
   const std::string table =
       "<div class='scroll'><table><tr><th>layer</th><th class='n'>shape</th><th class='n'>parameters</th>"
       "<th>precision</th><th>forward</th><th>data gradient</th><th>weight gradient</th></tr>" +

@@ -49,6 +49,7 @@ svg path.thin{stroke-width:1;opacity:.38}circle.base,circle.cand,circle.aa{strok
 circle.base{fill:var(--base)}circle.cand{fill:var(--cand)}circle.aa{fill:var(--aa)}
 .limit{stroke:var(--limit);stroke-width:1.5}.abort{stroke:var(--limit);stroke-width:1.2;stroke-dasharray:2 3}
 .bigram{stroke:var(--ink3);stroke-width:1.2;stroke-dasharray:5 4}.fired{stroke:var(--limit);stroke-width:1.5}
+.switch{stroke:var(--ink3);stroke-width:1.2;stroke-dasharray:2 3}
 .k-base{fill:var(--base)!important}.k-cand{fill:var(--cand)!important}.k-aa{fill:var(--aa)!important}
 .k-limit,.k-abort,.k-fired{fill:var(--limit)!important}
 .p-a{fill:var(--phase)}.p-b{fill:transparent}.p-w{fill:var(--window)}.band1{fill:var(--band1)}.band2{fill:var(--band2)}

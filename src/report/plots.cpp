@@ -139,6 +139,14 @@ const ArmSeries* find_arm(const ReportData& d, const std::string& name) {
   return nullptr;
 }
 
+/// Where the candidate's precision changed.
+void mark_switches(Plot& plot, const ReportData& d) {
+  const ArmSeries* candidate = find_arm(d, "candidate");
+  if (candidate == nullptr) return;
+  for (const SwitchEvent& s : candidate->switches)
+    plot.mark(tokens_of_step(d, s.step), fmt::format("{}: {}", s.what, s.to), "switch");
+}
+
 std::string plot_losses(const ReportData& d) {
   // The first steps fall from ln(vocabulary) and would press everything else against the floor.
   const double first_shown = 0.04 * total_tokens(d);
@@ -178,6 +186,7 @@ std::string plot_losses(const ReportData& d) {
   }
   if (d.context.bigram)
     plot.level(d.context.bigram->loss, fmt::format("bigram {:.3f}", d.context.bigram->loss), "bigram");
+  mark_switches(plot, d);
   return plot.svg("Training and validation loss of every arm against trained tokens") +
          "<div class='legend'>" + legend +
          "<span>dots: validation on fixed sequences, bf16 forward · faint: training loss</span></div>";
@@ -219,6 +228,7 @@ std::string plot_gap(const ReportData& d) {
   plot.line(gaps, "cand"), plot.dots(gaps, 3.2, "cand");
   if (!gaps.empty()) plot.end_label(gaps.back().y, fmt::format("candidate {:+.2f} %", gaps.back().y), "cand");
   if (!other.empty()) plot.end_label(other.back().y, fmt::format("A/A {:+.2f} %", other.back().y), "aa");
+  mark_switches(plot, d);
   if (v.abort) {
     const bool aborted = v.outcome == Outcome::Aborted;
     plot.mark(static_cast<double>(v.abort->tokens), aborted ? "aborted" : "not finite", "fired");

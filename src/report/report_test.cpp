@@ -72,6 +72,18 @@ TEST(Report, AnAbortedRunIsDrawnUpToItsEnd) {
   write_report(page_folder() / "aborted.html", d);
 }
 
+TEST(Report, NamesTheStepAtWhichThePrecisionSwitched) {
+  ReportData d = fixture::comparison();
+  EXPECT_THAT(report_html(d), Not(HasSubstr("forward: bf16")));
+  for (ArmSeries& arm : d.arms) {
+    if (arm.name == "candidate") arm.switches = {{246, "nvfp4", "bf16", "forward"}};
+  }
+  const std::string html = report_html(d);
+  EXPECT_THAT(html, HasSubstr(">forward: bf16</text>"));
+  EXPECT_THAT(html, HasSubstr("From step 246 on forward GEMMs ran as in bf16 instead of nvfp4"));
+  EXPECT_EQ(unbalanced_tag(html), "");
+}
+
 TEST(Report, AGapInsideTheNoiseIsSaidPlainly) {
   const ReportData d = fixture::comparison({.gap = 0.004, .aa = 0.012});
   EXPECT_THAT(report_html(d), HasSubstr("inside the noise"));

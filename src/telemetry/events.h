@@ -108,12 +108,12 @@ struct CheckpointEvent {
   double seconds = 0;
 };
 
-/// Precision changed in the middle of the run.
+/// Precision changes in the middle of the run.
 struct SwitchEvent {
-  std::int64_t step = 0;
+  std::int64_t step = 0;  ///< steps done before the first one in the new precision
   std::string from;
   std::string to;
-  std::string what;  ///< forward, backward, all
+  std::string what;  ///< forward, backward, all, or the GEMMs by name: "wgrad"
 };
 
 /// Takes events. An event a sink does not care for costs nothing. Not thread-safe: the trainer's thread

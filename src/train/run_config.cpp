@@ -71,20 +71,21 @@ class Reader {
     const toml::node* node = table_ == nullptr ? nullptr : table_->get(name);
     if (node != nullptr) assign(section_ + "." + name, *node, value);
   }
-  void overrides(const char* name, std::vector<OverrideSection>& list) {
+  template <class Entry>
+  void tables(const char* name, std::vector<Entry>& list, const char*) {
     const toml::node* node = table_ == nullptr ? nullptr : table_->get(name);
     if (node == nullptr) return;
     const std::string key = section_ + "." + name;
     const toml::array* array = node->as_array();
     if (array == nullptr || !array->is_homogeneous(toml::node_type::table)) {
-      wrong_type(key, *node, "a list of tables, each under [[precision.override]]");
+      wrong_type(key, *node, fmt::format("a list of tables, each under [[{}]]", key).c_str());
     }
     const toml::table* outer_table = table_;
     const std::string outer = section_;
     section_ = key;
     for (const toml::node& entry : *array) {
       table_ = entry.as_table();
-      config::visit_override(list.emplace_back(), *this);
+      config::visit_entry(list.emplace_back(), *this);
     }
     table_ = outer_table;
     section_ = outer;
@@ -110,6 +111,14 @@ class Reader {
     if (!node.is_string()) wrong_type(key, node, "a string");
     value = node.as_string()->get();
   }
+  void assign(const std::string& key, const toml::node& node, StepMark& value) const {
+    if (node.is_integer())
+      value.text = std::to_string(node.as_integer()->get());
+    else if (node.is_string())
+      value.text = node.as_string()->get();
+    else
+      wrong_type(key, node, "a count of steps, or a share of them such as \"82%\"");
+  }
   void assign(const std::string& key, const toml::node& node, std::vector<std::string>& value) const {
     const toml::array* array = node.as_array();
     if (array == nullptr) wrong_type(key, node, "an array of strings");
@@ -131,16 +140,18 @@ struct KnownNames {
   std::vector<std::string> sections;  ///< "training"
   std::vector<std::string> keys;      ///< "training.steps"
   std::set<std::string> texts;        ///< the keys that hold a string
+  std::set<std::string> lists;        ///< the keys that hold a list of tables: "precision.override"
 
   KnownNames() {
     for (const ConfigKey& key : config_keys()) {
       const bool list_entry = key.section.find('.') != std::string::npos;
+      if (list_entry) lists.insert(key.section);
       if (!list_entry && std::find(sections.begin(), sections.end(), key.section) == sections.end())
         sections.push_back(key.section);
       keys.push_back(key.section + "." + key.name);
       if (key.type == "string") texts.insert(keys.back());
     }
-    keys.push_back("precision.override");
+    keys.insert(keys.end(), lists.begin(), lists.end());
   }
   bool has_section(const std::string& name) const {
     return std::find(sections.begin(), sections.end(), name) != sections.end();
@@ -152,18 +163,19 @@ struct KnownNames {
 
 [[noreturn]] void unknown_key(const std::string& where, const std::string& section, const std::string& name,
                               const KnownNames& known) {
-  // The same name in another section is a likelier meaning than a misspelling.
-  for (const std::string& key : known.keys) {
-    if (key.substr(key.rfind('.') + 1) == name) {
-      fail_usage("{}: unknown key \"{}.{}\"; did you mean \"{}\"?", where, section, name, key);
-    }
-  }
   std::vector<std::string> here;
   for (const std::string& key : known.keys) {
     if (key.compare(0, section.size() + 1, section + ".") == 0)
       here.push_back(key.substr(section.size() + 1));
   }
-  std::vector<std::string> near = nearest_names(name, here, 1);
+  const std::vector<std::string> near = nearest_names(name, here, 1);
+  // The same name in another section is a likelier meaning than a misspelling; the tables of lists have keys
+  // that resemble each other's.
+  for (const std::string& key : known.keys) {
+    if ((near.empty() || known.lists.count(section) == 0) && key.substr(key.rfind('.') + 1) == name) {
+      fail_usage("{}: unknown key \"{}.{}\"; did you mean \"{}\"?", where, section, name, key);
+    }
+  }
   if (!near.empty()) {
     fail_usage("{}: unknown key \"{}.{}\"; did you mean \"{}.{}\"?", where, section, name, section, near[0]);
   }
@@ -193,10 +205,13 @@ void check_names(const toml::table& root, const KnownNames& known, const Origins
                 "{}: unknown section \"{}\"{} The sections are: {}.", where, section,
                 did_you_mean(section, known.sections, 1), fmt::join(known.sections, ", "));
     check_table_keys(section, *node.as_table(), known, origins);
-    const toml::array* overrides = (*node.as_table())["override"].as_array();
-    if (section != "precision" || overrides == nullptr) continue;
-    for (const toml::node& entry : *overrides) {
-      if (entry.is_table()) check_table_keys("precision.override", *entry.as_table(), known, origins);
+    for (const std::string& list : known.lists) {
+      if (list.compare(0, section.size() + 1, section + ".") != 0) continue;
+      const toml::array* entries = (*node.as_table())[list.substr(section.size() + 1)].as_array();
+      if (entries == nullptr) continue;
+      for (const toml::node& entry : *entries) {
+        if (entry.is_table()) check_table_keys(list, *entry.as_table(), known, origins);
+      }
     }
   }
 }
@@ -225,10 +240,14 @@ void apply_set(toml::table& root, const std::string& text, const KnownNames& kno
   check_usage(known.has_section(section), "--set {}: unknown section \"{}\"{}", text, section,
               did_you_mean(section, known.sections, 1));
   if (!known.has_key(key)) unknown_key("--set " + text, section, name, known);
-  check_usage(name.find('.') == std::string::npos,
-              "--set {}: an override is an entry of a list; give the list, for example --set "
-              "'precision.override=[{{layers=\"*.mlp.*\", format=\"bf16\"}}]', or write it in the file",
-              text);
+  const bool is_switch = key.compare(0, 17, "precision.switch.") == 0;
+  check_usage(
+      name.find('.') == std::string::npos,
+      "--set {}: {} is an entry of a list; give the list, for example --set 'precision.{}]', or write it "
+      "in the file",
+      text, is_switch ? "a switch" : "an override",
+      is_switch ? "switch=[{at=\"82%\", recipe=\"bf16\"}"
+                : "override=[{layers=\"*.mlp.*\", format=\"bf16\"}");
   origins.set(key, text);
   toml::table parsed = parse_set_value(value, known.texts.count(key) != 0);
   if (root.get(section) == nullptr) root.insert_or_assign(section, toml::table{});

@@ -65,6 +65,24 @@ struct OverrideSection {
   friend bool operator==(const OverrideSection&, const OverrideSection&) = default;
 };
 
+/// A step, as a count or as a share of training.steps: 820 or "82%".
+struct StepMark {
+  std::string text;  ///< digits, or a number with %; empty: not given
+  friend bool operator==(const StepMark&, const StepMark&) = default;
+};
+
+/// The step that `mark` means in a run of `steps` steps: a share is rounded to the nearest step. Throws
+/// Error{Usage} naming `key` for a text that is neither.
+std::int64_t step_of(const StepMark& mark, std::int64_t steps, const char* key);
+
+/// [[precision.switch]]: SwitchEdit in words.
+struct SwitchSection {
+  StepMark at;
+  std::string recipe = "bf16";
+  std::vector<std::string> gemms = {"fprop", "dgrad", "wgrad"};
+  friend bool operator==(const SwitchSection&, const SwitchSection&) = default;
+};
+
 struct PrecisionSection {
   std::string recipe = "nvfp4";
   std::int64_t sr_seed = 1;
@@ -74,6 +92,7 @@ struct PrecisionSection {
   std::vector<std::string> keep_bf16;
   std::optional<std::string> profile, non_finite, residual;
   std::vector<OverrideSection> overrides;
+  std::vector<SwitchSection> switches;
   friend bool operator==(const PrecisionSection&, const PrecisionSection&) = default;
 };
 
@@ -178,8 +197,8 @@ std::string config_reference();
 DecoderSpec model_of(const RunConfig& config);
 
 /// The recipe called `name` for this run: the baseline's as it is in the catalogue; the candidate's (the one
-/// that [precision] names) with the switches, the counts of BF16 blocks of the preset, and the planted
-/// faults.
+/// that [precision] names) with its edits and switches, the counts of BF16 blocks of the preset, and the
+/// planted faults.
 Recipe candidate_recipe(const RunConfig& config);
 Recipe baseline_recipe(const RunConfig& config);
 

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -103,6 +105,31 @@ void check_precision(const RunConfig& c) {
   }
 }
 
+void check_switches(const RunConfig& c) {
+  std::int64_t last = 1;
+  for (const SwitchSection& s : c.precision.switches) {
+    find_recipe(s.recipe);
+    const std::int64_t step = step_of(s.at, c.training.steps, "precision.switch.at");
+    check_usage(
+        step >= 1 && step < c.training.steps,
+        "precision.switch.at = {} is step {} of {}, and a switch comes after the first step and before "
+        "the last; give a step from 1 to {}, or choose the recipe of the whole run with "
+        "precision.recipe",
+        s.at.text, step, c.training.steps, c.training.steps - 1);
+    check_usage(step >= last,
+                "precision.switch.at = {} is step {}, and the switch before it is at step {}; write the "
+                "switches in the order of their steps",
+                s.at.text, step, last);
+    last = step;
+    check_usage(!s.gemms.empty(),
+                "precision.switch.gemms is empty, so the switch at {} changes nothing; list some of fprop, "
+                "dgrad and wgrad, or leave the key out for all three",
+                s.at.text);
+    for (const std::string& gemm : s.gemms)
+      one_of("precision.switch.gemms", gemm, {"fprop", "dgrad", "wgrad"});
+  }
+}
+
 void check_rest(const RunConfig& c) {
   check_usage(c.model.preset.empty() || c.model.path.empty(),
               "model.preset and model.path are both given; a model comes from one of them");
@@ -137,6 +164,15 @@ RecipeOverride to_override(const OverrideSection& o) {
   return out;
 }
 
+SwitchEdit to_switch(const SwitchSection& s, std::int64_t steps) {
+  SwitchEdit out{.from_step = step_of(s.at, steps, "precision.switch.at"), .gemms = {}, .recipe = s.recipe};
+  for (const Gemm g : kGemms) {
+    out.gemms[static_cast<std::size_t>(g)] =
+        std::find(s.gemms.begin(), s.gemms.end(), name(g)) != s.gemms.end();
+  }
+  return out;
+}
+
 std::optional<int> to_int(const std::optional<std::int64_t>& value) {
   if (!value) return std::nullopt;
   return static_cast<int>(std::clamp<std::int64_t>(*value, -1, std::numeric_limits<int>::max()));
@@ -155,6 +191,7 @@ RecipeEdits to_edits(const RunConfig& c) {
                     .stuck_random_bits = c.faults.stuck_random_bits,
                     .scale_binade_layers = c.faults.scale_binade_layers};
   for (const OverrideSection& o : p.overrides) edits.overrides.push_back(to_override(o));
+  for (const SwitchSection& s : p.switches) edits.switches.push_back(to_switch(s, c.training.steps));
   if (p.profile) edits.profile = profile_from_name(*p.profile);
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
@@ -163,10 +200,30 @@ RecipeEdits to_edits(const RunConfig& c) {
 
 }  // namespace
 
+std::int64_t step_of(const StepMark& mark, std::int64_t steps, const char* key) {
+  std::string_view text = mark.text;
+  const bool share = !text.empty() && text.back() == '%';
+  if (share) text.remove_suffix(1);
+  const bool plain =
+      !text.empty() && text.find_first_not_of(share ? "0123456789." : "0123456789") == text.npos;
+  const char* end = text.data() + text.size();
+  double percent = 0;
+  std::int64_t count = 0;
+  const auto read =
+      share ? std::from_chars(text.data(), end, percent) : std::from_chars(text.data(), end, count);
+  check_usage(
+      plain && read.ec == std::errc() && read.ptr == end && percent <= 100,
+      "{} = \"{}\" is no step; give a count of steps such as 820, or a share of training.steps such as "
+      "\"82%\"",
+      key, mark.text);
+  return share ? std::llround(percent * static_cast<double>(steps) / 100) : count;
+}
+
 void check_run_config(const RunConfig& config) {
   check_training(config);
   check_optimizer(config);
   check_precision(config);
+  check_switches(config);
   check_rest(config);
 }
 
@@ -194,10 +251,20 @@ Recipe candidate_recipe(const RunConfig& config) {
   const Recipe& named = find_recipe(config.precision.recipe);
   // What the model's source says of it stands in for the scaled counts, never for what the user says.
   // A recipe with counts of its own has them for every model.
-  if (!config.model.preset.empty() && quantizes(named) && named.of_blocks > 0) {
+  std::optional<int> first = edits.bf16_first, last = edits.bf16_last;
+  if (!config.model.preset.empty()) {
     const ModelPreset& preset = find_preset(config.model.preset);
-    if (!edits.bf16_first) edits.bf16_first = preset.bf16_first;
-    if (!edits.bf16_last) edits.bf16_last = preset.bf16_last;
+    if (!first) first = preset.bf16_first;
+    if (!last) last = preset.bf16_last;
+  }
+  if (quantizes(named) && named.of_blocks > 0) {
+    edits.bf16_first = first;
+    edits.bf16_last = last;
+  }
+  for (SwitchEdit& s : edits.switches) {
+    if (find_recipe(s.recipe).of_blocks == 0) continue;
+    s.bf16_first = first;
+    s.bf16_last = last;
   }
   return edited(named, edits);
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "train/run_config.h"
 
 /// The list of keys. `visit_keys(config, v)` calls v.section(name, meaning) and, for each key of it,
-/// v(name, value, effect, meaning); `C` is RunConfig or const RunConfig, so that one list reads and writes.
+/// v(name, value, effect, meaning), for a list of tables v.tables(name, list, meaning); `C` is RunConfig or
+/// const RunConfig, so that one list reads and writes.
 namespace nibble::config {
 
 /// Whether a key changes what is computed.
@@ -115,6 +118,24 @@ void visit_override(O& o, V& v) {
   v("rotation", o.rotation, kMaths, "0 or 16");
 }
 
+template <class S, class V>
+void visit_switch(S& s, V& v) {
+  v("at", s.at, kMaths,
+    "steps done before it: a count, or a share of training.steps such as \"82%\", rounded to the nearest "
+    "step");
+  v("recipe", s.recipe, kMaths, "a name of docs/recipes.md, as it stands there");
+  v("gemms", s.gemms, kMaths, "which of fprop, dgrad and wgrad follow it; the others stay as they were");
+}
+
+/// The keys of one table of a list.
+template <class Entry, class V>
+void visit_entry(Entry& entry, V& v) {
+  if constexpr (std::is_same_v<std::remove_const_t<Entry>, OverrideSection>)
+    visit_override(entry, v);
+  else
+    visit_switch(entry, v);
+}
+
 template <class C, class V>
 void visit_precision(C& c, V& v) {
   v.section("precision", "The recipe and its switches. An unset switch is as the recipe has it.");
@@ -136,7 +157,10 @@ void visit_precision(C& c, V& v) {
     "whose arithmetic: nvfp4.te, .te213, .exact, .torchao, .modelopt or .ct");
   v("non_finite", c.precision.non_finite, kMaths, "a NaN or infinity in an operand: detect (stop), or as_te");
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
-  v.overrides("override", c.precision.overrides);
+  v.tables("override", c.precision.overrides,
+           "Exceptions for some layers, GEMMs, operands and steps; a table each, later ones win.");
+  v.tables("switch", c.precision.switches,
+           "Another recipe from a step on, without a restart; a table each, in the order of their steps.");
 }
 
 template <class C, class V>

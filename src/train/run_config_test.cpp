@@ -254,6 +254,94 @@ TEST(Recipes, OfAnUnquantisedRunTakeNoCountsFromThePreset) {
   EXPECT_FALSE(recipe.last_blocks.has_value());
 }
 
+TEST(PrecisionSwitch, TakesAShareOrACountOfSteps) {
+  const RunConfig c = parse(R"(
+[model]
+preset = "llama-tiny"
+[training]
+steps = 1000
+[[precision.switch]]
+at = 500
+recipe = "mxfp8"
+[[precision.switch]]
+at = "82%"
+gemms = ["fprop"]
+)");
+  ASSERT_EQ(c.precision.switches.size(), 2u);
+  EXPECT_EQ(c.precision.switches[1].recipe, "bf16");
+  const Recipe r = candidate_recipe(c);
+  ASSERT_EQ(r.switches.size(), 2u);
+  EXPECT_EQ(r.switches[0].from_step, 500);
+  EXPECT_EQ(r.switches[0].gemms, kAllGemms);
+  EXPECT_EQ(r.switches[0].to.name, "mxfp8");
+  EXPECT_EQ(r.switches[1].from_step, 820);
+  EXPECT_EQ(r.switches[1].gemms, (GemmSet{true, false, false}));
+  EXPECT_TRUE(baseline_recipe(c).switches.empty());
+}
+
+TEST(PrecisionSwitch, RoundsAShareToTheNearestStep) {
+  const auto step = [](const char* at, std::int64_t steps) { return step_of({at}, steps, "at"); };
+  EXPECT_EQ(step("82%", 300), 246);
+  EXPECT_EQ(step("82%", 7), 6);       // 5.74
+  EXPECT_EQ(step("12.5%", 100), 13);  // halves go up
+  EXPECT_EQ(step("0.1%", 1000), 1);
+  EXPECT_EQ(step("246", 300), 246);
+  EXPECT_EQ(step("82%", 1000000), 820000);
+}
+
+TEST(PrecisionSwitch, TakesThePresetsCountsWhereItsRecipeScalesThem) {
+  const RunConfig c = parse(
+      "[model]\npreset = \"paper-8b\"\n[precision]\nrecipe = \"bf16\"\n[[precision.switch]]\nat = 9\n"
+      "recipe = \"nvfp4\"\n[[precision.switch]]\nat = 10\nrecipe = \"fp8-paper\"\n");
+  const Recipe r = candidate_recipe(c);
+  EXPECT_FALSE(r.last_blocks.has_value());
+  EXPECT_EQ(r.switches[0].to.first_blocks, 0);
+  EXPECT_EQ(r.switches[0].to.last_blocks, 8);
+  EXPECT_EQ(r.switches[1].to.last_blocks, 2);
+}
+
+TEST(PrecisionSwitch, EachWrongValueGivesItsRemedy) {
+  const auto wrong = [](const std::string& keys) {
+    return parse_error("[training]\nsteps = 100\n[[precision.switch]]\n" + keys + "\n");
+  };
+  for (const char* at : {"at = \"82\\u00A0%\"", "at = \"late\"", "at = \"\"", "at = \"%\"", "at = \"-5%\"",
+                         "at = \"101%\"", "at = -5", "at = \"1e1\"", "at = \"8.5\"", "recipe = \"bf16\""})
+    EXPECT_THAT(wrong(at), HasSubstr("is no step; give a count of steps such as 820")) << at;
+  for (const char* at : {"at = 0", "at = 100", "at = \"100%\"", "at = \"0.1%\""})
+    EXPECT_THAT(wrong(at), HasSubstr("give a step from 1 to 99")) << at;
+  EXPECT_THAT(wrong("at = 8.5"), HasSubstr("run.toml:4: precision.switch.at must be a count of steps"));
+  EXPECT_THAT(wrong("at = 5\nrecipe = \"bf61\""), HasSubstr("did you mean \"bf16\""));
+  EXPECT_THAT(wrong("at = 5\ngemms = [\"forward\"]"), HasSubstr("one of fprop, dgrad, wgrad"));
+  EXPECT_THAT(wrong("at = 5\ngemms = []"), HasSubstr("leave the key out for all three"));
+  EXPECT_THAT(wrong("at = 5\n[[precision.switch]]\nat = \"4%\""), HasSubstr("in the order of their steps"));
+  EXPECT_THAT(wrong("ta = 5"), HasSubstr("did you mean \"precision.switch.at\"?"));
+  EXPECT_THAT(parse_error("[precision]\nswitch = 3\n"), HasSubstr("[[precision.switch]]"));
+}
+
+TEST(PrecisionSwitch, IsAListOnTheCommandLine) {
+  const RunConfig c =
+      parse("", {"precision.switch=[{at=\"82%\", recipe=\"mxfp8\", gemms=[\"fprop\"]}, {at=250}]"});
+  ASSERT_EQ(c.precision.switches.size(), 2u);
+  EXPECT_EQ(c.precision.switches[0].at.text, "82%");
+  EXPECT_EQ(c.precision.switches[1].at.text, "250");
+  EXPECT_THAT(parse_error("", {"precision.switch.at=3"}), HasSubstr("precision.switch=[{at=\"82%\""));
+  EXPECT_THAT(parse_error("", {"precision.switch=[{at=3, gemm=\"fprop\"}]"}),
+              HasSubstr("did you mean \"precision.switch.gemms\"?"));
+}
+
+TEST(PrecisionSwitch, ReadsBackAndIsPartOfTheIdentity) {
+  RunConfig c;
+  c.precision.switches = {{.at = {"5"}, .recipe = "mxfp8"}, {.at = {"82%"}, .gemms = {"dgrad", "wgrad"}}};
+  EXPECT_EQ(parse(to_toml(c)), c) << to_toml(c);
+  EXPECT_THAT(to_toml(c), HasSubstr("\nat = 5\n"));
+  RunConfig before = c;
+  c.precision.switches[1].at.text = "83%";
+  EXPECT_NE(maths_values(before), maths_values(c));
+  EXPECT_THAT(usage_error([&] { check_can_resume(before, c); }),
+              HasSubstr("precision.switch[1].at was \"82%\" and is \"83%\""));
+  EXPECT_THAT(config_reference(), HasSubstr("[[precision.switch]]  Another recipe from a step on"));
+}
+
 class ShippedConfig : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ShippedConfig, DescribesARunThatItsRecipeAccepts) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -44,6 +45,13 @@ std::string toml_text(const std::vector<std::string>& values) {
   return fmt::format("[{}]", fmt::join(parts, ", "));
 }
 
+/// A count as the integer it is.
+std::string toml_text(const StepMark& value) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const bool count = std::all_of(value.text.begin(), value.text.end(), digit);
+  return count ? value.text : toml_text(value.text);
+}
+
 template <class T>
 std::string toml_text(const std::optional<T>& value) {
   return value ? toml_text(*value) : "";
@@ -59,10 +67,11 @@ class Writer {
     const std::string text = toml_text(value);
     if (!text.empty()) out_ += fmt::format("{} = {}\n", name, text);
   }
-  void overrides(const char* name, const std::vector<OverrideSection>& list) {
-    for (const OverrideSection& o : list) {
+  template <class Entry>
+  void tables(const char* name, const std::vector<Entry>& list, const char*) {
+    for (const Entry& entry : list) {
       out_ += fmt::format("\n[[precision.{}]]\n", name);
-      config::visit_override(o, *this);
+      config::visit_entry(entry, *this);
     }
   }
   std::string take() { return std::move(out_); }
@@ -78,11 +87,12 @@ class MathsCollector {
   void operator()(const char* name, const T& value, Effect effect, const char*) {
     if (effect == Effect::Maths) values_[section_ + "." + name] = toml_text(value);
   }
-  void overrides(const char* name, const std::vector<OverrideSection>& list) {
+  template <class Entry>
+  void tables(const char* name, const std::vector<Entry>& list, const char*) {
     const std::string outer = section_;
     for (std::size_t i = 0; i < list.size(); ++i) {
       section_ = fmt::format("{}.{}[{}]", outer, name, i);
-      config::visit_override(list[i], *this);
+      config::visit_entry(list[i], *this);
     }
     section_ = outer;
   }
@@ -98,6 +108,7 @@ const char* type_name(const std::int64_t&) { return "integer"; }
 const char* type_name(const double&) { return "number"; }
 const char* type_name(const std::string&) { return "string"; }
 const char* type_name(const std::vector<std::string>&) { return "strings"; }
+const char* type_name(const StepMark&) { return "step"; }
 template <class T>
 const char* type_name(const std::optional<T>&) {
   return type_name(T{});
@@ -115,11 +126,13 @@ class KeyCollector {
     keys_.push_back(
         {section_, name, type_name(value), text.empty() ? "unset" : text, meaning, effect == Effect::Maths});
   }
-  void overrides(const char* name, const std::vector<OverrideSection>&) {
+  template <class Entry>
+  void tables(const char* name, const std::vector<Entry>&, const char* meaning) {
     const std::string outer = section_;
     section_ = outer + "." + name;
-    const OverrideSection defaults;
-    config::visit_override(defaults, *this);
+    meanings_.emplace_back(section_, meaning);
+    const Entry defaults;
+    config::visit_entry(defaults, *this);
     section_ = outer;
   }
   std::vector<ConfigKey> keys_;
@@ -180,8 +193,7 @@ std::string config_reference() {
   for (const ConfigKey& key : collector.keys_) {
     if (key.section != section) {
       section = key.section;
-      std::string meaning =
-          "Exceptions for some layers, GEMMs, operands and steps; a table each, later ones win.";
+      std::string meaning;
       for (const auto& [name, text] : collector.meanings_) {
         if (name == section) meaning = text;
       }

@@ -119,6 +119,20 @@ class Run {
     sinks_.add(std::make_shared<Recorder>(result_));
     if (console) sinks_.add(console);
     sinks_.on(plan_.header);
+    // The log has it from before; who watches the resumed run has not.
+    if (from && console) announce_switches(*console);
+  }
+
+  /// Precision changes after the steps that are done. Said when the last of them is, before a checkpoint of
+  /// this step: a run resumed from there has the line in what it keeps of the log, an earlier one says it
+  /// anew.
+  void announce_switches(Sink& to) const {
+    const Recipe& recipe = learner_.config().recipe;
+    for (std::size_t i = 0; i < recipe.switches.size(); ++i) {
+      const RecipeSwitch& s = recipe.switches[i];
+      if (s.from_step != learner_.steps_done()) continue;
+      to.on(SwitchEvent{s.from_step, recipe_before_switch(recipe, i), s.to.name, describe(s.gemms)});
+    }
   }
 
   /// What the steps before a resume said, from the logs: the verdict and the alarms' memory go on from there.
@@ -183,6 +197,7 @@ class Run {
     e.batch_hash = hashes_.front();
     hashes_.pop_front();
     sinks_.on(e);
+    announce_switches(sinks_);
   }
 
   void evaluate() {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "io/file.h"
 #include "models/parameters.h"
+#include "recipe/resolve.h"
 #include "train/run_log.h"
 #include "validate/decide.h"
 #include "validate/noise_floor.h"
@@ -242,13 +242,9 @@ void store_noise_floor(const RunSetup& setup, const Comparison& c, const std::ve
 
 /// First steps of another precision in the candidate, in order.
 std::vector<std::int64_t> switch_steps(const Recipe& recipe, std::int64_t steps) {
-  std::set<std::int64_t> out;
-  for (const RecipeOverride& o : recipe.overrides) {
-    for (const std::int64_t step : {o.from_step, o.until_step})
-      if (step > 0 && step < steps) out.insert(step);
-  }
-  for (const RecipeSwitch& s : recipe.switches) out.insert(s.from_step);
-  return {out.begin(), out.end()};
+  std::vector<std::int64_t> out = change_points(recipe);
+  std::erase_if(out, [steps](std::int64_t step) { return step <= 0 || step >= steps; });
+  return out;
 }
 
 }  // namespace
