@@ -114,23 +114,25 @@ void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> tar
   ++in_flight_;
 }
 
-/// Computes the step, or issues its record again. A measured step and a planted fault look different every
-/// time, and the first step makes memory and library plans, so these are never recorded.
+/// Computes the step, or issues its record again. The first step of a plan finds the memory and the library
+/// plans that it needs, which may not be made while recording, so it is never recorded; nor is a measured
+/// step or one of a planted fault, which look different every time.
 void Learner::issue(QuantObserver* observer) {
-  if (!warm_ || observer != nullptr || !config_.record_steps || config_.inject_nan_step >= 0) {
+  std::vector<ResolvedLinear> plan = plan_of_step(config_.recipe, linears_, steps_begun_);
+  if (!warm_ || plan != plan_) {
+    recording_.reset();
     compute(observer);
-    if (!warm_) {
-      arena_.settle();
-      stream_.scratch().settle();
-    }
+    arena_.settle();
+    stream_.scratch().settle();
+    plan_ = std::move(plan);
     warm_ = true;
     return;
   }
-  const std::vector<ResolvedLinear> plan = plan_of_step(config_.recipe, linears_, steps_begun_);
-  if (!recording_ || plan != recorded_plan_) {
-    recording_ = device().record([&] { compute(nullptr); });
-    recorded_plan_ = plan;
+  if (observer != nullptr || !config_.record_steps || config_.inject_nan_step >= 0) {
+    compute(observer);
+    return;
   }
+  if (!recording_) recording_ = device().record([&] { compute(nullptr); });
   if (recording_)
     recording_->replay();
   else

@@ -117,9 +117,9 @@ class Learner {
   Buffer record_, tokens_;  ///< the step's numbers, and its ids and targets, in the backend's memory
   std::array<Slot, kInFlight> slots_;
   std::unique_ptr<Recording> recording_;
-  std::vector<ResolvedLinear> recorded_plan_;
+  std::vector<ResolvedLinear> plan_;  ///< of the last step begun: its memory and library plans are there
   bool native_fp8_ = false;
-  bool warm_ = false;  ///< a step was computed: memory and library plans are there
+  bool warm_ = false;  ///< a step was computed
   std::int64_t steps_begun_ = 0;
   int in_flight_ = 0;
   std::uint64_t weights_version_ = 0;

@@ -55,14 +55,20 @@ struct How {
   Recomputation recompute = Recomputation::None;
   bool record = true;
   int steps = 1;
+  const char* switch_to = nullptr;  ///< the recipe from the third step on
 };
+
+Recipe recipe_of(const Case& c, const How& how) {
+  if (how.switch_to == nullptr) return find_recipe(c.recipe);
+  return edited(find_recipe(c.recipe), {.switches = {{.from_step = 2, .recipe = how.switch_to}}});
+}
 
 /// The last of `steps` steps.
 Step some_steps(const Case& c, const How& how) {
   const std::unique_ptr<Device> device = open_device(how.backend);
   Stream stream(how.backend, *device, how.threads);
   Learner learner(stream, {.model = tiny(c.family),
-                           .recipe = find_recipe(c.recipe),
+                           .recipe = recipe_of(c, how),
                            .optimizer = {},
                            .schedule = {.peak = 1e-3, .steps = 10},
                            .sequence = 32,
@@ -145,6 +151,18 @@ TEST_P(StepConformance, ARecordedStepIsTheStepAndRunsRepeat) {
   const Step recorded = some_steps(GetParam(), {.backend = BackendKind::Cuda, .steps = 4});
   expect_same(some_steps(GetParam(), {.backend = BackendKind::Cuda, .record = false, .steps = 4}), recorded);
   expect_same(some_steps(GetParam(), {.backend = BackendKind::Cuda, .steps = 4}), recorded);
+}
+
+/// Both directions; each precision is recorded and issued again.
+TEST(SwitchConformance, ARecordOfTheOldPrecisionIsNotIssuedInTheNew) {
+  if (!there_is_a_gpu()) return;  // as above
+  for (const auto& [from, to] : {std::pair{"bf16", "nvfp4"}, std::pair{"nvfp4", "bf16"}}) {
+    const Case c{"llama", from, 0};
+    How how{.backend = BackendKind::Cuda, .steps = 6, .switch_to = to};
+    const Step recorded = some_steps(c, how);
+    how.record = false;
+    expect_same(some_steps(c, how), recorded);
+  }
 }
 
 // FP32: rounding of sums. BF16: activations that round the other way (half an ulp, 2^-9, of single elements).

@@ -3,6 +3,8 @@
 // run that was never stopped.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <random>
 
 #include "io/test_dir.h"
@@ -24,6 +26,65 @@ struct SwitchCounter final : Sink {
   void on(const SwitchEvent& e) override { seen.push_back(e); }
   std::vector<SwitchEvent> seen;
 };
+
+/// A host that records as a GPU does: what was recorded is done when it is replayed, and finds all memory
+/// there.
+class RecordingHost final : public Device {
+ public:
+  BackendKind kind() const override { return host_.kind(); }
+  void* allocate(std::size_t bytes) override {
+    check(!replaying_, "{} bytes were asked for while a step is recorded", bytes);
+    return host_.allocate(bytes);
+  }
+  void free(void* p) noexcept override { host_.free(p); }
+  void* allocate_host(std::size_t bytes) override { return host_.allocate_host(bytes); }
+  void free_host(void* p) noexcept override { host_.free_host(p); }
+  void copy_from_host(void* to, const void* from, std::size_t n) override {
+    host_.copy_from_host(to, from, n);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t n) override { host_.copy_to_host(to, from, n); }
+  void send_to_host(void* to, const void* from, std::size_t n) override { host_.send_to_host(to, from, n); }
+  void copy(void* to, const void* from, std::size_t n) override { host_.copy(to, from, n); }
+  void zero(void* p, std::size_t n) override { host_.zero(p, n); }
+  std::uint64_t mark() override { return host_.mark(); }
+  void wait(std::uint64_t mark) override { host_.wait(mark); }
+  std::unique_ptr<Recording> record(const std::function<void()>& issue) override {
+    ++records;
+    return std::make_unique<Record>(*this, issue);
+  }
+  int records = 0, replays = 0;
+
+ private:
+  class Record final : public Recording {
+   public:
+    Record(RecordingHost& host, std::function<void()> issue) : host_(host), issue_(std::move(issue)) {}
+    void replay() override {
+      ++host_.replays;
+      host_.replaying_ = true;
+      issue_();
+      host_.replaying_ = false;
+    }
+
+   private:
+    RecordingHost& host_;
+    std::function<void()> issue_;
+  };
+  HostDevice host_;
+  bool replaying_ = false;
+};
+
+DecoderSpec tiny() {
+  return make_spec({.blocks = 3,
+                    .vocab_size = kVocab,
+                    .hidden = 32,
+                    .ffn = 64,
+                    .heads = 2,
+                    .kv_heads = 2,
+                    .head_dim = 16,
+                    .max_sequence = kSequence,
+                    .activation = "relu2",
+                    .rope_theta = 10000});
+}
 
 class SwitchedRun : public ::testing::Test {
  protected:
@@ -49,16 +110,7 @@ class SwitchedRun : public ::testing::Test {
     const FixedSequences validation(stream_of_tokens, kSequence, 2, kVocab);
     HostDevice host;
     Stream stream(BackendKind::Cpu, host, 1);
-    Learner learner(stream, {.model = make_spec({.blocks = 3,
-                                                 .vocab_size = kVocab,
-                                                 .hidden = 32,
-                                                 .ffn = 64,
-                                                 .heads = 2,
-                                                 .kv_heads = 2,
-                                                 .head_dim = 16,
-                                                 .max_sequence = kSequence,
-                                                 .activation = "relu2",
-                                                 .rope_theta = 10000}),
+    Learner learner(stream, {.model = tiny(),
                              .recipe = recipe,
                              .optimizer = {},
                              .schedule = {.peak = 1e-2, .steps = kSteps},
@@ -153,6 +205,24 @@ TEST_F(SwitchedRun, GoneOnFromAnOlderCheckpointSaysItOnce) {
     train(name, forward_switch(), kSteps, true);
     expect_as_uninterrupted(name);
   }
+}
+
+TEST(SwitchedStep, FindsTheMemoryOfTheNewPrecisionBeforeItIsRecordedAnew) {
+  RecordingHost host;
+  Stream stream(BackendKind::Cpu, host, 1);
+  Learner learner(stream,
+                  {.model = tiny(),
+                   .recipe = edited(find_recipe("bf16"), {.switches = {{.from_step = 3, .recipe = "nvfp4"}}}),
+                   .optimizer = {},
+                   .schedule = {.peak = 1e-3, .steps = kSteps},
+                   .sequence = kSequence,
+                   .batch = 1,
+                   .micro_batch = 1});
+  const std::vector<std::int32_t> ids(kSequence, 7);
+  const View<const std::int32_t> tokens(ids.data(), kSequence);
+  for (std::int64_t step = 0; step < kSteps; ++step) learner.step(tokens, tokens, nullptr);
+  EXPECT_EQ(host.records, 2);
+  EXPECT_EQ(host.replays, kSteps - 2) << "all but the first step of each precision";
 }
 
 }  // namespace
