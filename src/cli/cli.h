@@ -23,6 +23,7 @@ using Verb = std::function<ExitCode()>;
 
 Verb add_train(CLI::App& app);
 Verb add_validate(CLI::App& app);
+Verb add_ablate(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_plan(CLI::App& app);
 Verb add_compare(CLI::App& app);

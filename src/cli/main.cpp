@@ -31,6 +31,7 @@ struct Row {
 
 constexpr Row kVerbs[] = {
     {"validate", "Train a baseline and a candidate on the same batches and judge the gap", add_validate},
+    {"ablate", "Train a recipe without each of its ingredients and rank what they are worth", add_ablate},
     {"train", "Train one model", add_train},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
     {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},

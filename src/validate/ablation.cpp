@@ -75,11 +75,23 @@ void check_edit(const std::string& arm, const std::string& edit) {
               arm, edit);
 }
 
+/// The arm's recipe, checked against the model when it is given; an error names the arm.
+Recipe recipe_of(const AblationArm& arm, const std::vector<LinearInfo>& linears = {}) {
+  try {
+    const Recipe recipe = candidate_recipe(arm.config);
+    const RunConfig& c = arm.config;
+    if (!linears.empty()) check_recipe(recipe, linears, c.micro_batch() * c.training.sequence);
+    return recipe;
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("arm {}: {}", arm.name, e.what()));
+  }
+}
+
 AblationArm edited_arm(const RunConfig& base, const std::string& name, std::vector<std::string> edits) {
   for (const std::string& e : edits) check_edit(name, e);
   AblationArm arm{.name = name, .edits = std::move(edits), .config = {}, .recipe = {}};
   arm.config = parse_run_config(to_toml(base), "arm " + name, arm.edits);
-  arm.recipe = candidate_recipe(arm.config).name;
+  arm.recipe = recipe_of(arm).name;
   return arm;
 }
 
@@ -180,10 +192,9 @@ AblationPlan plan_ablation(const RunSetup& setup, const AblationRequest& request
   check_usage(plan.arms.size() > 2, "nothing to compare: {}; name arms with --arms",
               plan.left_out.empty() ? "--without none" : plan.left_out.front());
 
-  const std::int64_t tokens = c.micro_batch() * c.training.sequence;
   plan.protocol = protocol_of(setup);
   for (const AblationArm& a : plan.arms) {
-    if (a.name != kBaselineArm) check_recipe(candidate_recipe(a.config), all, tokens);
+    if (a.name != kBaselineArm) recipe_of(a, all);
     plan.protocol.contract["arm " + a.name] = maths_hash(a.config, true);
   }
   plan.protocol.abort = {};  // an arm that is far off is the finding, so none is stopped

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "validate/ablation.h"
 
@@ -29,10 +30,10 @@ std::string word(const AblationRow& r) {
 std::string table(const Ablation& a) {
   std::size_t wide = 3;
   for (const AblationRow& r : a.rows) wide = std::max(wide, r.name.size());
-  std::string out = fmt::format("{:<{}}  {:>8}  {:>26}  {:>26}\n", "arm", wide, "loss",
+  std::string out = fmt::format("{:<{}}  {:>8}  {:>28}  {:>28}\n", "arm", wide, "loss",
                                 "gap to the baseline, 95 %", "gap to the full recipe, 95 %");
   for (const AblationRow& r : a.rows) {
-    out += fmt::format("{:<{}}  {:>8}  {:>26}  {:>26}   {}\n", r.name, wide,
+    out += fmt::format("{:<{}}  {:>8}  {:>28}  {:>28}   {}\n", r.name, wide,
                        r.loss ? fmt::format("{:.4f}", *r.loss) : "-", interval(r.gap),
                        interval(r.against_full), word(r));
   }
@@ -56,9 +57,10 @@ std::string noise_text(const Ablation& a) {
   return fmt::format(
       "Intervals: {} cannot show how seeds scatter, so the noise of one seed is ASSUMED by the protocol's "
       "rule: "
-      "{:.2f} %\n  ({}). From three seeds on (--seeds 3) it is measured, by Student t over the paired "
-      "differences.\n",
-      a.seeds == 1 ? "one seed" : "two seeds", 100 * a.noise.sigma, a.noise.source);
+      "{:.2f} %\n({}); every interval reaches {:.2f} % to either side.\n"
+      "From three seeds on (--seeds 3) it is measured, by Student t over the paired differences.\n",
+      a.seeds == 1 ? "one seed" : "two seeds", 100 * a.noise.sigma, a.noise.source,
+      100 * a.noise.reach(0.975) / std::sqrt(static_cast<double>(a.seeds)));
 }
 
 std::string aa_text(const Ablation& a) {
@@ -66,7 +68,7 @@ std::string aa_text(const Ablation& a) {
   return fmt::format(
       "Noise floor: the full recipe under another stochastic-rounding key moves by {:.2f} % (rms over the "
       "last "
-      "{:.0f} % of the run); smaller differences mean nothing.\n",
+      "{:.0f} % of the run); a difference of this size means nothing.\n",
       100 * *a.noise.aa_rms, 100 * a.protocol.noise.aa_share);
 }
 
