@@ -62,7 +62,8 @@ std::string thrown(F f) {
 TEST(TokenChecks, TokensAndTargetsOutsideTheVocabularyAreNamed) {
   const std::vector<std::int32_t> ids = {0, 7, -1};
   const View<const std::int32_t> view(ids.data(), Layout::contiguous(3));
-  EXPECT_THAT(thrown([&] { check_ids(view, 4); }), HasSubstr("token 7 at position 1 is outside the vocabulary of 4"));
+  EXPECT_THAT(thrown([&] { check_ids(view, 4); }),
+              HasSubstr("token 7 at position 1 is outside the vocabulary of 4"));
   EXPECT_THAT(thrown([&] { check_ids(view, 8); }), HasSubstr("token -1 at position 2"));
   EXPECT_THAT(thrown([&] { check_targets(view, 4); }), HasSubstr("target 7 at position 1"));
   EXPECT_EQ(thrown([&] { check_targets(view, 8); }), "nothing") << "-1 is an ignored token";

@@ -16,8 +16,8 @@ namespace nibble::fixture {
 inline std::filesystem::path page_folder() {
   const char* wanted = std::getenv("NIBBLE_REPORT_DIR");
   std::filesystem::path dir = wanted != nullptr ? std::filesystem::path(wanted)
-                                                      : std::filesystem::path(::testing::TempDir()) /
-                                                            ("nibble_report_" + std::to_string(::getpid()));
+                                                : std::filesystem::path(::testing::TempDir()) /
+                                                      ("nibble_report_" + std::to_string(::getpid()));
   std::filesystem::create_directories(dir);
   return dir;
 }

@@ -98,8 +98,10 @@ AblationArm edited_arm(const RunConfig& base, const std::string& name, std::vect
 /// Whether two recipes make every linear of the model do the same in every step.
 bool same_work(const Recipe& a, const Recipe& b, const std::vector<LinearInfo>& all) {
   std::set<std::int64_t> steps{0};
-  for (const Recipe* r : {&a, &b})
+  for (const Recipe* r : {&a, &b}) {
     for (const RecipeOverride& o : r->overrides) steps.insert({o.from_step, o.until_step});
+    for (const RecipeSwitch& w : r->switches) steps.insert(w.from_step);
+  }
   return std::all_of(steps.begin(), steps.end(),
                      [&](std::int64_t s) { return plan_of_step(a, all, s) == plan_of_step(b, all, s); });
 }

@@ -156,10 +156,11 @@ void count_large_gap(const Simulator& s, CalibrationRow& row) {
         i, [&](std::int64_t) { return gap; }, true);
     passed += r.verdict.outcome == Outcome::Pass;
     if (r.aborted_at) ++aborted, delays.push_back(static_cast<double>(*r.aborted_at - first_look) / kSteps);
+    constexpr std::int64_t kHalf = kSteps / 2;
     const Simulator::Result half = s.run(
-        i, [&](std::int64_t step) { return step > kSteps / 2 ? gap : 0.0; }, true);
+        i, [&](std::int64_t step) { return step > kHalf ? gap : 0.0; }, true);
     passed += half.verdict.outcome == Outcome::Pass;
-    if (half.aborted_at) later.push_back(static_cast<double>(*half.aborted_at - kSteps / 2) / kSteps);
+    if (half.aborted_at) later.push_back(static_cast<double>(*half.aborted_at - kHalf) / kSteps);
   }
   row.false_pass = passed / (2.0 * row.simulations),
   row.true_abort = aborted / static_cast<double>(row.simulations);

@@ -111,8 +111,8 @@ cublasStatus_t LtPlans::issue(const LtProduct& p, Plan& plan, std::size_t propos
 
 bool LtPlans::run(const LtProduct& p, const LtPointers& at) {
   Plan& chosen = plan(p);
-  // The library proposes algorithms that it then refuses to run (FP8 under cuBLASLt 13.0): the next one in its
-  // order is taken, in every run the same.
+  // The library proposes algorithms that it then refuses to run (FP8 under cuBLASLt 13.0): the next one in
+  // its order is taken, in every run the same.
   for (; chosen.chosen < chosen.proposals.size(); ++chosen.chosen) {
     const cublasStatus_t status = issue(p, chosen, chosen.chosen, at);
     if (status == CUBLAS_STATUS_SUCCESS) return true;

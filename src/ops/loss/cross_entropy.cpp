@@ -7,10 +7,11 @@ namespace nibble {
 
 void check_targets(View<const std::int32_t> targets_T, std::int64_t vocab) {
   for (std::int64_t t = 0; t < targets_T.size(0); ++t)
-    nibble::check(targets_T(t) >= -1 && targets_T(t) < vocab,
-                  "target {} at position {} is outside the vocabulary of {}; use the tokenizer that the model "
-                  "was built for, or a larger vocabulary",
-                  targets_T(t), t, vocab);
+    nibble::check(
+        targets_T(t) >= -1 && targets_T(t) < vocab,
+        "target {} at position {} is outside the vocabulary of {}; use the tokenizer that the model "
+        "was built for, or a larger vocabulary",
+        targets_T(t), t, vocab);
 }
 
 void check(const CrossEntropy& c) {

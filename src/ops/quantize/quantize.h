@@ -38,8 +38,9 @@ namespace nibble {
 ///
 /// Square tiles exist for NVFP4 and FP8 blocks, stochastic rounding and ties away for NVFP4 and MXFP4. FP8
 /// blocks under FP32 scales have the element alone in `values`: a product must scale each 128 of its sum,
-/// which MatMul does not do. FP8 per tensor has no `scales`, BF16 and FP32 have neither codes nor scales: their `values` are x rounded to BF16. With `amax_given`
-/// nobody looks for NaN: the one who made that amax did.
+/// which MatMul does not do. FP8 per tensor has no `scales`, BF16 and FP32 have neither codes nor scales:
+/// their `values` are x rounded to BF16. With `amax_given` nobody looks for NaN: the one who made that amax
+/// did.
 struct Quantize {
   ConstRealView x_RC;
   QuantSpec spec;
@@ -81,8 +82,9 @@ float gemm_inverse_range(Format a, Format b);
 NIBBLE_OP(Quantize, quantize)
 
 /// The values that codes, block scales and the tensor scale stand for, in FP32: [rows, cols] of the result
-/// layout, block scales as bytes. NVFP4: ((float(scale) * amax) * fl(1/2688)) * code [TE]; under another bound
-/// fl(1 / (6 bound)), and under headroom amax counts 17/16 fold. MXFP4: times `scale`, where it is given.
+/// layout, block scales as bytes. NVFP4: ((float(scale) * amax) * fl(1/2688)) * code [TE]; under another
+/// bound fl(1 / (6 bound)), and under headroom amax counts 17/16 fold. MXFP4: times `scale`, where it is
+/// given.
 struct Dequantize {
   Format format = Format::Nvfp4;
   View<const std::uint8_t> codes, scales;

@@ -92,8 +92,8 @@ void quantize_all(Stream& stream, const QuantizeJob& job) {
 /// What has no kernel of its own: the reference's blocks, strips of rows in parallel. The kernels for amax
 /// serve every format.
 void run_strips(Stream& stream, const Quantize& q) {
-  const float amax = q.amax_given != nullptr ? *q.amax_given
-                                             : find_amax(stream, job_of(q.x_RC, q.spec, q.transpose));
+  const float amax =
+      q.amax_given != nullptr ? *q.amax_given : find_amax(stream, job_of(q.x_RC, q.spec, q.transpose));
   note_fault(q.spec.non_finite, amax, q.fault, q.fault_id);
   *q.amax = amax;
   *q.scale = operand_scale(q, amax);
