@@ -17,6 +17,9 @@ namespace {
 
 /// Output rows compared with the unquantised product when a step is observed.
 constexpr std::int64_t kObservedRows = 16;
+/// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from addresses
+/// of 16 bytes alone.
+constexpr std::int64_t kScaleAt = 4;
 
 /// 2 where the planted fault has the block scales of one operand read one binade too large.
 float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearInfo& linear) {
@@ -103,13 +106,13 @@ Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
   else
     place.values = arena.take<bf16>(rows, cols);
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(rows);
-  place.numbers = arena.take<float>(2).data();
+  place.numbers = arena.take<float>(kScaleAt + 1).data();
   return place;
 }
 
 Linear::Ready Linear::Place::ready() const {
   // A row-scaled operand's row amaxes take the place of the tensor's scale.
-  return {.matrix = values, .scale = numbers + 1, .row_scale = row_amax, .codes = codes};
+  return {.matrix = values, .scale = numbers + kScaleAt, .row_scale = row_amax, .codes = codes};
 }
 
 void Linear::require_finite(Context& ctx, const Source& s, const float* amax) const {
@@ -127,7 +130,7 @@ void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) co
                         .transpose = s.transpose,
                         .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
                         .amax = place.numbers,
-                        .scale = place.numbers + 1,
+                        .scale = place.numbers + kScaleAt,
                         .values = place.values,
                         .codes = place.codes,
                         .row_amax = place.row_amax,
@@ -161,7 +164,7 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
     return {.spec = s.spec,
             .random = random_key(ctx, s.gemm, s.operand, dy_TN.size(1)),
             .amax = place.numbers,
-            .scale = place.numbers + 1,
+            .scale = place.numbers + kScaleAt,
             .values = place.values,
             .codes = place.codes,
             .row_amax = place.row_amax,
@@ -189,7 +192,7 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
   if (cache.elements.data() == nullptr) {
     cache.elements = Buffer(*device_, static_cast<std::size_t>(rows * cols) * sizeof(bf16));
     cache.row_amax = Buffer(*device_, static_cast<std::size_t>(rows) * sizeof(float));
-    cache.numbers = Buffer(*device_, 2 * sizeof(float));
+    cache.numbers = Buffer(*device_, (kScaleAt + 1) * sizeof(float));
   }
   Place place{.numbers = cache.numbers.as<float>()};
   if (coded)
@@ -274,7 +277,7 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
   const QuantizedShape shape = quantized_shape(s.spec, s.matrix.size(0), s.matrix.size(1), s.transpose);
   Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
               .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
-              .numbers = scratch.take<float>(2).data()};
+              .numbers = scratch.take<float>(kScaleAt + 1).data()};
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
   View<std::uint8_t> scales;
   if (shape.scale_cols > 0) scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
@@ -283,7 +286,7 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
                         .transpose = s.transpose,
                         .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
                         .amax = place.numbers,
-                        .scale = place.numbers + 1,
+                        .scale = place.numbers + kScaleAt,
                         .values = place.values,
                         .codes = place.codes,
                         .scales = scales,
@@ -302,7 +305,7 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
                              .scales = scales,
                              .spec = s.spec,
                              .amax = place.numbers,
-                             .scale = place.numbers + 1,
+                             .scale = place.numbers + kScaleAt,
                              .out = &stats,
                              .row_amax = place.row_amax});
   ctx.observer->on_operand(info_, s.gemm, s.operand, s.spec, stats);
