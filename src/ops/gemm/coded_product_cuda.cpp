@@ -24,6 +24,10 @@ void run(Stream& stream, const CodedProduct& g) {
   const LtProduct product = lt_product(g);
   LtPointers at{.a = g.b.codes.data(), .b = g.a.codes.data(), .d = g.c_MN.data(), .alpha = g.inverse_range};
   if (product.scale == LtScale::Tensor) {
+    for (const float* scale : {g.a.scale, g.b.scale})
+      check(reinterpret_cast<std::uintptr_t>(scale) % 16 == 0,
+            "{}: an operand's scale lies at {}, but cuBLASLt reads scales from multiples of 16 bytes alone",
+            g.op, static_cast<const void*>(scale));
     at.a_scale = g.b.scale;
     at.b_scale = g.a.scale;
   } else {

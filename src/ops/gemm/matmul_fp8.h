@@ -14,7 +14,8 @@ namespace nibble {
 /// that Hopper multiplies: a transposed operand is a transposed copy of codes. Scales are what Quantize
 /// writes as `scale` (1 / encode scale), in the backend's memory; null counts as 1.
 ///
-/// M, N and K are multiples of 16; addresses and row strides multiples of 16 bytes.
+/// M, N and K are multiples of 16; addresses and row strides multiples of 16 bytes, on cuda those of the
+/// scales too.
 ///
 /// Error   ref: a double sum, rounded to FP32. cpu: K 2^-24 |alpha| sum|a||b|. cuda: the tensor cores align
 /// the
