@@ -17,8 +17,8 @@ namespace {
 
 /// Output rows compared with the unquantised product when a step is observed.
 constexpr std::int64_t kObservedRows = 16;
-/// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from addresses
-/// of 16 bytes alone.
+/// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from
+/// addresses of 16 bytes alone.
 constexpr std::int64_t kScaleAt = 4;
 
 /// 2 where the planted fault has the block scales of one operand read one binade too large.
