@@ -78,7 +78,7 @@ void check_edit(const std::string& arm, const std::string& edit) {
 /// The arm's recipe, checked against the model when it is given; an error names the arm.
 Recipe recipe_of(const AblationArm& arm, const std::vector<LinearInfo>& linears = {}) {
   try {
-    const Recipe recipe = candidate_recipe(arm.config);
+    Recipe recipe = candidate_recipe(arm.config);
     const RunConfig& c = arm.config;
     if (!linears.empty()) check_recipe(recipe, linears, c.micro_batch() * c.training.sequence);
     return recipe;
