@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <bit>
 
 #include "../../tests/support/golden_file.h"
 
@@ -42,7 +42,9 @@ Recipe recipe_of(const std::string& name) {
 template <class T>
 std::int64_t count_differing(const std::vector<T>& ours, const std::vector<T>& golden) {
   std::int64_t n = 0;
-  for (std::size_t i = 0; i < golden.size(); ++i) n += std::memcmp(&ours[i], &golden[i], sizeof(T)) != 0;
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  for (std::size_t i = 0; i < golden.size(); ++i)
+    n += std::bit_cast<Bits>(ours[i]) != std::bit_cast<Bits>(golden[i]);
   return n;
 }
 

@@ -62,17 +62,16 @@ class Case {
   }
   /// An output that starts with random contents, so that += shows.
   template <class... N>
-  RealView output(std::string name, Bound bound, N... sizes) {
-    return make(std::move(name), storage_, bound, 1, 0, Layout::contiguous(sizes...)).view;
+  RealView output(const std::string& name, Bound bound, N... sizes) {
+    return make(name, storage_, bound, 1, 0, Layout::contiguous(sizes...)).view;
   }
   template <class... N>
-  View<float> output_f32(std::string name, Bound bound, N... sizes) {
-    return make(std::move(name), DType::F32, bound, 1, 0, Layout::contiguous(sizes...))
-        .view.template as<float>();
+  View<float> output_f32(const std::string& name, Bound bound, N... sizes) {
+    return make(name, DType::F32, bound, 1, 0, Layout::contiguous(sizes...)).view.template as<float>();
   }
   template <class... N>
-  RealView output_as(DType dtype, std::string name, Bound bound, N... sizes) {
-    return make(std::move(name), dtype, bound, 1, 0, Layout::contiguous(sizes...)).view;
+  RealView output_as(DType dtype, const std::string& name, Bound bound, N... sizes) {
+    return make(name, dtype, bound, 1, 0, Layout::contiguous(sizes...)).view;
   }
   /// `count` integers in [low, high).
   View<const std::int32_t> ids(std::int32_t low, std::int32_t high, std::int64_t count) {

@@ -204,9 +204,8 @@ TEST(GoldenUnits, SwizzledScalesLieWhereTheReferenceHasThem) {
   for (const auto& [rows, columns] : {std::pair{128, 4}, {160, 10}, {256, 16}}) {
     const std::string base = "unit/swizzle." + std::to_string(rows) + "x" + std::to_string(columns);
     const auto linear = golden().values<std::uint8_t>(base + ".lin");
-    std::vector<std::uint8_t> ours(static_cast<std::size_t>(swizzle_padded_rows(rows)) *
-                                       static_cast<std::size_t>(swizzle_padded_columns(columns)),
-                                   0);
+    const std::int64_t padded = std::int64_t{swizzle_padded_rows(rows)} * swizzle_padded_columns(columns);
+    std::vector<std::uint8_t> ours(static_cast<std::size_t>(padded), 0);
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < columns; ++c) {
         ours[static_cast<std::size_t>(swizzle_offset(r, c, columns))] =

@@ -14,7 +14,6 @@ namespace {
 
 using testing::GoldenFile;
 using testing::Quantized;
-using testing::QuantizeOptions;
 using testing::TestMatrix;
 
 const GoldenFile& golden() {
@@ -70,8 +69,9 @@ TEST_P(VariantsGolden, RowScaledCodesScalesAndRowAmaxAreThoseOfTransformerEngine
     for (const bool transpose : {false, true}) {
       const std::string suffix = transpose ? "_t" : "";
       const Quantized q = run(x, spec, transpose);
-      EXPECT_EQ(golden().floats(base + "amax" + suffix), q.row_amax) << base << suffix;
-      expect_nvfp4(x, q, transpose, base + "data" + suffix, base + "scale" + suffix);
+      EXPECT_EQ(golden().floats(fmt::format("{}amax{}", base, suffix)), q.row_amax) << base << suffix;
+      expect_nvfp4(x, q, transpose, fmt::format("{}data{}", base, suffix),
+                   fmt::format("{}scale{}", base, suffix));
     }
   }
   EXPECT_EQ(compared_, 24);
@@ -125,12 +125,15 @@ TEST_P(VariantsGolden, Fp8BlocksAreThoseOfTransformerEngine) {
     const TestMatrix x = matrix("fp8/" + name + "/x");
     for (const Format format : {Format::Fp8BlockE4M3, Format::Fp8BlockFp32E4M3}) {
       const std::string p2 = format == Format::Fp8BlockE4M3 ? ".p2" : "";
-      const std::string rows = "fp8/" + name + "/blk1x128" + p2, tiles = "fp8/" + name + "/blk128x128" + p2;
+      const std::string rows = fmt::format("fp8/{}/blk1x128{}", name, p2),
+                        tiles = fmt::format("fp8/{}/blk128x128{}", name, p2);
       for (const bool transpose : {false, true}) {
         const std::string suffix = transpose ? "_t" : "";
         const Quantized q = run(x, {.format = format}, transpose);
-        EXPECT_EQ(golden().values<std::uint8_t>(rows + ".data" + suffix), q.codes) << rows << suffix;
-        EXPECT_EQ(golden().floats(rows + ".scale_inv" + suffix), decode_scales(q, format)) << rows << suffix;
+        EXPECT_EQ(golden().values<std::uint8_t>(fmt::format("{}.data{}", rows, suffix)), q.codes)
+            << rows << suffix;
+        EXPECT_EQ(golden().floats(fmt::format("{}.scale_inv{}", rows, suffix)), decode_scales(q, format))
+            << rows << suffix;
         ++compared_;
       }
       const Quantized q = run(x, {.format = format, .tile = Tile::Square});
