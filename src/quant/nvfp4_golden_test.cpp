@@ -209,7 +209,8 @@ TEST(GoldenUnits, SwizzledScalesLieWhereTheReferenceHasThem) {
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < columns; ++c) {
         ours[static_cast<std::size_t>(swizzle_offset(r, c, columns))] =
-            linear[static_cast<std::size_t>(r * columns + c)];
+            linear[static_cast<std::size_t>(r) * static_cast<std::size_t>(columns) +
+                   static_cast<std::size_t>(c)];
       }
     }
     expect_equal(ours, golden().values<std::uint8_t>(base + ".swz"), base);
