@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <random>
 
@@ -49,8 +50,21 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Dense BF16 peak of the GPU that MFU is quoted against: H100 and H200, NVIDIA's data sheets.
-constexpr double kHopperBf16Gflops = 989.4e3;
+/// Dense BF16 peak that MFU is quoted against: that of the planner's row whose name stands in the card's
+/// ("NVIDIA H200"); 0 for a card that the table lacks, and on the host.
+double bf16_peak_gflops(BackendKind backend) {
+  if (backend != BackendKind::Cuda) return 0;
+  std::string card = cuda::kGpuName();
+  std::transform(card.begin(), card.end(), card.begin(), [](unsigned char c) { return std::tolower(c); });
+  double peak = 0;
+  std::size_t longest = 0;
+  for (const Hardware& h : hardware_table())
+    if (h.name.size() > longest && card.find(h.name) != std::string::npos) {
+      longest = h.name.size();
+      peak = h.bf16.dense * 1e3;
+    }
+  return peak;
+}
 
 /// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out. A
 /// device with a queue gets its next step while it computes, as in training.
@@ -93,7 +107,8 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
   rate.tokens_per_s = static_cast<double>(tokens) / median;
   rate.gflops = flops_per_token(model, o.sequence).total() * rate.tokens_per_s * 1e-9;
   rate.memory_gib = static_cast<double>(stream.device().bytes_in_use()) / (1 << 30);
-  if (stream.kind() == BackendKind::Cuda) rate.mfu = rate.gflops / kHopperBf16Gflops;
+  const double peak = bf16_peak_gflops(stream.kind());
+  if (peak > 0) rate.mfu = rate.gflops / peak;
   return rate;
 }
 
