@@ -133,6 +133,7 @@ void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) co
                         .scale = place.numbers + kScaleAt,
                         .values = place.values,
                         .codes = place.codes,
+                        .scales = place.scales,
                         .row_amax = place.row_amax,
                         .fault = ctx.record ? &ctx.record->fault : nullptr,
                         .fault_id = fault_id(info_, s.gemm, s.operand)});
@@ -279,18 +280,8 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
               .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
               .numbers = scratch.take<float>(kScaleAt + 1).data()};
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
-  View<std::uint8_t> scales;
-  if (shape.scale_cols > 0) scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
-  quantize(ctx.stream, {.x_RC = s.matrix,
-                        .spec = s.spec,
-                        .transpose = s.transpose,
-                        .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
-                        .amax = place.numbers,
-                        .scale = place.numbers + kScaleAt,
-                        .values = place.values,
-                        .codes = place.codes,
-                        .scales = scales,
-                        .row_amax = place.row_amax});
+  if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  quantize_into(ctx, s, place);
   ConstRealView before = oriented(s.matrix, s.transpose);
   if (s.spec.rotation != 0) {
     const View<bf16> rotated = scratch.take<bf16>(shape.rows, (before.size(1) + 15) / 16 * 16);
@@ -302,7 +293,7 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
   measure_quant(ctx.stream, {.x_RC = before,
                              .values = place.values,
                              .codes = place.codes,
-                             .scales = scales,
+                             .scales = place.scales,
                              .spec = s.spec,
                              .amax = place.numbers,
                              .scale = place.numbers + kScaleAt,

@@ -47,7 +47,7 @@ class Linear {
   /// Memory for one operand's quantised form.
   struct Place {
     View<bf16> values;
-    View<std::uint8_t> codes;
+    View<std::uint8_t> codes, scales;
     View<float> row_amax;
     float* numbers = nullptr;  ///< amax, scale
     Ready ready() const;

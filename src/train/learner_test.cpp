@@ -11,24 +11,14 @@
 #include "models/parameters.h"
 #include "models/registry.h"
 #include "recipe/resolve.h"
+#include "train/tiny_model.h"
 
 namespace nibble {
 namespace {
 
 constexpr std::int64_t kSequence = 32;
 
-DecoderSpec tiny() {
-  return make_spec({.blocks = 2,
-                    .vocab_size = 96,
-                    .hidden = 32,
-                    .ffn = 64,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .head_dim = 16,
-                    .max_sequence = kSequence,
-                    .activation = "relu2",
-                    .rope_theta = 10000});
-}
+DecoderSpec tiny() { return tiny_model(2, 96, kSequence); }
 
 bool accepted(const Recipe& recipe, std::string* why) {
   try {

@@ -11,6 +11,7 @@
 #include "recipe/resolve.h"
 #include "train/learner.h"
 #include "train/quant_monitor.h"
+#include "train/tiny_model.h"
 
 namespace nibble {
 namespace {
@@ -18,18 +19,7 @@ namespace {
 constexpr std::int64_t kSequence = 32;
 
 /// Five blocks, so that no recipe's kept ends take all of them.
-DecoderSpec model() {
-  return make_spec({.blocks = 5,
-                    .vocab_size = 96,
-                    .hidden = 32,
-                    .ffn = 64,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .head_dim = 16,
-                    .max_sequence = kSequence,
-                    .activation = "relu2",
-                    .rope_theta = 10000});
-}
+DecoderSpec model() { return tiny_model(5, 96, kSequence); }
 
 struct Everything : QuantObserver {
   bool wants(const LinearInfo&, Gemm) override { return true; }

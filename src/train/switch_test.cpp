@@ -11,6 +11,7 @@
 #include "models/registry.h"
 #include "train/checkpoint.h"
 #include "train/run_log.h"
+#include "train/tiny_model.h"
 #include "train/trainer.h"
 
 namespace nibble {
@@ -73,18 +74,7 @@ class RecordingHost final : public Device {
   bool replaying_ = false;
 };
 
-DecoderSpec tiny() {
-  return make_spec({.blocks = 3,
-                    .vocab_size = kVocab,
-                    .hidden = 32,
-                    .ffn = 64,
-                    .heads = 2,
-                    .kv_heads = 2,
-                    .head_dim = 16,
-                    .max_sequence = kSequence,
-                    .activation = "relu2",
-                    .rope_theta = 10000});
-}
+DecoderSpec tiny() { return tiny_model(3, kVocab, kSequence); }
 
 class SwitchedRun : public ::testing::Test {
  protected:
