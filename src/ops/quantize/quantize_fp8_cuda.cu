@@ -28,6 +28,11 @@ __device__ __forceinline__ std::uint32_t four_codes(float a, float b, float c, f
   b *= encode;
   c *= encode;
   d *= encode;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890  // no FP8 conversions before Ada
+  return Element::nearest(a).bits | static_cast<std::uint32_t>(Element::nearest(b).bits) << 8 |
+         static_cast<std::uint32_t>(Element::nearest(c).bits) << 16 |
+         static_cast<std::uint32_t>(Element::nearest(d).bits) << 24;
+#else
   std::uint32_t word;
   if constexpr (std::is_same_v<Element, E4M3>) {
     asm("{\n\t"
@@ -49,6 +54,7 @@ __device__ __forceinline__ std::uint32_t four_codes(float a, float b, float c, f
         : "f"(a), "f"(b), "f"(c), "f"(d));
   }
   return word;
+#endif
 }
 
 /// Two FP16 numbers as BF16, which must be exact.
@@ -68,6 +74,12 @@ __device__ __forceinline__ std::uint32_t bf16_of_halves(std::uint32_t pair) {
 /// exact_operand of four codes. FP16 holds every number of both formats.
 template <class Element>
 __device__ __forceinline__ uint2 four_values(std::uint32_t codes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  const auto value = [codes](int i) {
+    return exact_operand(Element{static_cast<std::uint8_t>(codes >> (8 * i))}).value();
+  };
+  return make_uint2(pack_exact(value(0), value(1)), pack_exact(value(2), value(3)));
+#else
   std::uint32_t low, high;
   if constexpr (std::is_same_v<Element, E4M3>) {
     asm("{\n\t"
@@ -84,6 +96,7 @@ __device__ __forceinline__ uint2 four_values(std::uint32_t codes) {
     high = __byte_perm(codes, 0, 0x3424);
   }
   return make_uint2(bf16_of_halves(low), bf16_of_halves(high));
+#endif
 }
 
 template <class Element>

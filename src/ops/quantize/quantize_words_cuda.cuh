@@ -60,7 +60,7 @@ __device__ __forceinline__ std::uint32_t multiply_exact(std::uint32_t a, std::ui
 
 /// The differences of two pairs of BF16 numbers, which must be exact.
 __device__ __forceinline__ std::uint32_t subtract_exact(std::uint32_t a, std::uint32_t b) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // Ampere has no such subtraction
   std::uint32_t word;
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
   return word;
