@@ -23,7 +23,8 @@ ExitCode run(const Options& o) {
   if (o.from > 0) c.from = o.from;
   if (!o.noise.empty()) c.noise = pair_noise_from(o.noise);
   if (!o.limit.empty()) c.limit = share_from(o.limit);
-  const CurveComparison result = compare_curves(read_curve(o.a), read_curve(o.b), c);
+  const auto a = read_curve(o.a);  // first, so that it is named first when both are wrong
+  const CurveComparison result = compare_curves(a, read_curve(o.b), c);
   const std::string text = compare_text(result, o.rows);
   fmt::print("{}", text);
   if (!o.text.empty()) write_file(o.text, text);
