@@ -30,10 +30,10 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   MachineOptions machine;
   std::string model = "hybrid-tiny", json, hardware;
-  std::int64_t batch = 8, micro_batch = 0, sequence = 256, vocab = 0, steps = 30;
+  std::int64_t batch = 8, micro_batch = 0, sequence = 256, vocab = 0, blocks = 0, steps = 30;
   Recomputation recompute = Recomputation::None;
   bool repeatable = true;
-  std::string tune_gemms, gemm_tuning;
+  std::string tune_gemms, gemm_tuning, logits = "fp32";
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
   bool quantizers = true, products = true, training = true;
 };
@@ -71,8 +71,10 @@ double bf16_peak_gflops(BackendKind backend) {
 StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model, const std::string& recipe) {
   const std::int64_t tokens = o.batch * o.sequence;
   const Clock::time_point made = Clock::now();
+  Recipe treatment = find_recipe(recipe);
+  treatment.logits = format_from_name(o.logits);
   Learner learner(stream, {.model = model,
-                           .recipe = find_recipe(recipe),
+                           .recipe = std::move(treatment),
                            .optimizer = {},
                            .schedule = {.peak = 1e-4, .steps = 1 << 20},
                            .sequence = o.sequence,
@@ -272,8 +274,10 @@ void write_hardware(const std::string& path, Stream& stream) {
 ExitCode run(const Options& o) {
   Workplace here(o.machine);
   Stream& stream = here.stream;
-  DecoderSpec model = preset_spec(o.model);
-  if (o.vocab > 0) model.vocab = o.vocab;
+  ModelFields fields = find_preset(o.model).fields;
+  if (o.vocab > 0) fields.vocab_size = o.vocab;
+  if (o.blocks > 0) fields.blocks = o.blocks;
+  const DecoderSpec model = make_spec(fields);
   check_usage(o.sequence <= model.max_seq, "--sequence {}: {} takes {} tokens", o.sequence, o.model,
               model.max_seq);
   if (!o.gemm_tuning.empty()) use_gemm_tuning(stream.device(), GemmTuning::parse(read_file(o.gemm_tuning)));
@@ -302,6 +306,12 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--model", o->model, "Preset whose training step is timed")->capture_default_str();
   app.add_option("--vocab", o->vocab, "Vocabulary instead of the preset's; 0: the preset's")
       ->capture_default_str();
+  app.add_option("--blocks", o->blocks,
+                 "Blocks instead of the preset's, for a model that does not fit; 0: the preset's")
+      ->capture_default_str();
+  app.add_option("--logits", o->logits, "fp32 or bf16, as precision.logits")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--batch", o->batch, "Sequences of a step")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

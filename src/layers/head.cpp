@@ -23,8 +23,10 @@ void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targe
     const std::int64_t count = std::min(chunk, tokens - begin);
     const ArenaScope temporaries(ctx.arena);
     const ConstRealView x = x_TD.rows(begin, count);
-    const View<float> logits_TV = ctx.arena.take<float>(count, columns);
-    const RealView dlogits_TV = grad_scale != 0 ? ctx.activations(count, columns) : RealView{};
+    const RealView logits_TV = ctx.arena.take_real(ctx.logits, count, columns);
+    const RealView dlogits_TV = grad_scale == 0                ? RealView{}
+                                : ctx.logits == ctx.activation ? logits_TV
+                                                               : ctx.activations(count, columns);
     matmul(ctx.stream, {.a_MK = x, .b_NK = weight_.compute, .c_MN = logits_TV});
     cross_entropy(ctx.stream, {.logits_TV = logits_TV,
                                .targets_T = targets_T.rows(begin, count),

@@ -6,7 +6,8 @@
 namespace nibble {
 
 /// The output head and the loss together, a chunk of tokens at a time, so that no [T, V] matrix of logits
-/// exists. Never quantised. Logits are FP32; their gradient enters the two GEMMs in the activations' type.
+/// exists. Never quantised. Logits are stored as ctx.logits; their gradient enters the two GEMMs in the
+/// activations' type, and takes the logits' own memory where that is the same type.
 class Head {
  public:
   Head(Param weight_VD, std::int64_t vocab) : weight_(weight_VD), vocab_(vocab) {}

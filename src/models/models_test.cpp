@@ -49,11 +49,10 @@ std::int64_t matmul_params(const DecoderSpec& spec) {
 }
 
 TEST(Presets, HaveTheExactParameterCountsOfTheirSources) {
-  const std::map<std::string, std::int64_t> known = {{"paper-12b", 12314591360},
-                                                     {"nemotron-nano-12b-v2", 12310001152},
-                                                     {"paper-8b", 8084075520},
-                                                     {"nemotron-h-8b", 8100852736},
-                                                     {"llama-3.1-8b", 8030261248}};
+  const std::map<std::string, std::int64_t> known = {
+      {"paper-12b", 12314591360},    {"nemotron-nano-12b-v2", 12310001152}, {"paper-8b", 8084075520},
+      {"nemotron-h-8b", 8100852736}, {"llama-3.1-8b", 8030261248},          {"qwen2.5-0.5b", 494032768},
+      {"qwen2.5-1.5b", 1543714304}};
   for (const auto& [name, count] : known) EXPECT_EQ(param_count(preset_spec(name)), count) << name;
 }
 

@@ -137,9 +137,9 @@ void print_switches(std::string& out, const Recipe& recipe, std::span<const Line
 std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,
                     double other_flops) {
   std::string out = fmt::format(
-      "Recipe {} {}: {}\nStep {}. Residual stream {}; embeddings, head, norms, softmax, "
+      "Recipe {} {}: {}\nStep {}. Residual stream {}, logits {}; embeddings, head, norms, softmax, "
       "scan and convolution are never quantised.\n",
-      recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name);
+      recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name, info(recipe.logits).name);
   print_switches(out, recipe, linears, step);
   const Plan plan = make_plan(recipe, linears, step);
   print_treatments(out, plan);

@@ -185,6 +185,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
     if (edits.non_finite) spec.non_finite = *edits.non_finite;
   });
   if (edits.residual) recipe.residual = *edits.residual;
+  if (edits.logits) recipe.logits = *edits.logits;
   recipe.stuck_random_bits = edits.stuck_random_bits;
   recipe.scale_binade_layers = edits.scale_binade_layers;
   if (edits.wgrad_sign_mismatch) {

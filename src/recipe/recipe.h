@@ -65,6 +65,7 @@ struct Recipe {
   GemmRecipe fprop, dgrad, wgrad;  ///< the linears that are not kept
   Format base = Format::Bf16;      ///< what kept linears, activations and gradients are in: Bf16, or Fp32
   Format residual = Format::Bf16;  ///< the residual stream
+  Format logits = Format::Fp32;    ///< of a training step: Fp32, or Bf16, which halves what the loss reads
 
   /// The published counts of blocks kept in `base` for a model of `of_blocks` blocks. For a model of L blocks
   /// they scale to round(first L / of_blocks) and max(1, round(last L / of_blocks)).
@@ -123,7 +124,7 @@ struct RecipeEdits {
   std::vector<SwitchEdit> switches;
   std::optional<Profile> profile;
   std::optional<NonFinite> non_finite;
-  std::optional<Format> residual;
+  std::optional<Format> residual, logits;
   bool wgrad_sign_mismatch = false;  ///< planted fault: the wgrad operands are rotated by different signs
   bool stuck_random_bits = false;    ///< planted fault, see Recipe
   std::string scale_binade_layers;   ///< likewise

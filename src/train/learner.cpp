@@ -80,6 +80,7 @@ Context Learner::context(std::int64_t first_token) {
           .recipe = config_.recipe,
           .activation = compute_type(config_.recipe),
           .residual = storage(config_.recipe.residual),
+          .logits = storage(config_.recipe.logits),
           .seq_len = config_.sequence,
           .step = steps_begun_,
           .first_token = first_token,

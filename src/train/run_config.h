@@ -90,7 +90,7 @@ struct PrecisionSection {
   std::optional<bool> weights_2d, rht, sr, sr_exact;
   std::optional<std::int64_t> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;
-  std::optional<std::string> profile, non_finite, residual;
+  std::optional<std::string> profile, non_finite, residual, logits;
   std::vector<OverrideSection> overrides;
   std::vector<SwitchSection> switches;
   friend bool operator==(const PrecisionSection&, const PrecisionSection&) = default;

@@ -88,6 +88,7 @@ void check_precision(const RunConfig& c) {
   one_of("precision.profile", c.precision.profile, profile_names());
   one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
   one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
+  one_of("precision.logits", c.precision.logits, {"bf16", "fp32"});
   for (const OverrideSection& o : c.precision.overrides) {
     one_of("precision.override.gemm", o.gemm, {"fprop", "dgrad", "wgrad"});
     one_of("precision.override.operand", o.operand, {"a", "b"});
@@ -195,6 +196,7 @@ RecipeEdits to_edits(const RunConfig& c) {
   if (p.profile) edits.profile = profile_from_name(*p.profile);
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
+  if (p.logits) edits.logits = *p.logits == "bf16" ? Format::Bf16 : Format::Fp32;
   return edits;
 }
 

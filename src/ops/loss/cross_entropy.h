@@ -10,10 +10,10 @@ namespace nibble {
 /// tokens. Only the first `vocab` columns take part: padding columns get gradient 0. FP32 inside. The caller
 /// (the head layer) hands over a chunk of tokens at a time, so no full logits exist.
 struct CrossEntropy {
-  View<const float> logits_TV;
+  ConstRealView logits_TV;
   View<const std::int32_t> targets_T;  ///< -1 or below vocab: see check_targets
   View<float> loss_T;
-  RealView dlogits_TV{};  ///< optional; may be the logits' own memory when FP32
+  RealView dlogits_TV{};  ///< optional; may be the logits' own memory when of their type
   float grad_scale = 1;
   std::int64_t vocab = 0;  ///< 0: all columns
 };

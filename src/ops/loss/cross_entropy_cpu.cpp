@@ -11,11 +11,11 @@ void run(Stream& stream, const CrossEntropy& c) {
   const std::int64_t T = c.logits_TV.size(0), V = c.logits_TV.size(1), vocab = c.vocab == 0 ? V : c.vocab;
   const bool gradient = !c.dlogits_TV.empty();
   for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    std::vector<float> buffer(static_cast<std::size_t>(2 * V));
+    std::vector<float> buffer(static_cast<std::size_t>(3 * V));
     float* e = buffer.data();
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t target = c.targets_T(t);
-      const float* x = c.logits_TV.data() + t * c.logits_TV.stride(0);
+      const float* x = read_row(c.logits_TV, t, buffer.data() + 2 * V);
       float max = 0;
       const float sum = NIBBLE_SIMD_CALL(exp_row, x, e, &max, vocab);
       // The difference first: it is small where the model is sure, and then the logarithm decides.
