@@ -12,7 +12,7 @@ using conformance::compare;
 // The GPU has a row in shared memory (up to 28000 columns in FP32, 56000 in BF16) or reads what is beyond it
 // twice; with 300 rows it comes to a second row while the next one's logits are on their way.
 constexpr std::int64_t kShapes[][3] = {
-    {1, 1, 1},       {40, 5, 7},      {3, 16, 16},       {70, 300, 320},      {5, 1031, 1031},
+    {1, 1, 1},       {40, 5, 7},      {3, 16, 16},       {70, 300, 320},    {5, 1031, 1031},
     {7, 5000, 5120}, {300, 250, 256}, {1, 32000, 32100}, {3, 51300, 51304}, {1, 61500, 61504}};
 
 CrossEntropy with_gradient(Case& c, std::int64_t T, std::int64_t vocab, std::int64_t V) {
