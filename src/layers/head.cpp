@@ -10,15 +10,19 @@ namespace nibble {
 namespace {
 
 /// Tokens a chunk: fixed for a backend, never by threads or memory, so that sums keep their order. A GPU
-/// needs larger products to be busy; its sums differ from the host's anyway.
-std::int64_t chunk_tokens(BackendKind kind) { return kind == BackendKind::Cuda ? 4096 : 512; }
+/// needs larger products to be busy; its sums differ from the host's anyway. Every chunk reads and writes the
+/// weight's gradient, so that BF16 logits come in chunks of twice as many tokens, in the same memory.
+std::int64_t chunk_tokens(BackendKind kind, DType logits) {
+  if (kind != BackendKind::Cuda) return 512;
+  return logits == DType::F32 ? 4096 : 8192;
+}
 
 }  // namespace
 
 void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
                 float grad_scale, RealView dx_TD) {
   const std::int64_t tokens = x_TD.size(0), columns = weight_.compute.size(0);
-  const std::int64_t chunk = chunk_tokens(ctx.stream.kind());
+  const std::int64_t chunk = chunk_tokens(ctx.stream.kind(), ctx.logits);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     const ArenaScope temporaries(ctx.arena);
@@ -38,7 +42,10 @@ void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targe
     matmul(ctx.stream,
            {.a_MK = dlogits_TV, .b_NK = weight_.compute.transposed(), .c_MN = dx_TD.rows(begin, count)});
     matmul(ctx.stream,
-           {.a_MK = dlogits_TV.transposed(), .b_NK = x.transposed(), .c_MN = weight_.grad, .beta = 1});
+           {.a_MK = dlogits_TV.transposed(),
+            .b_NK = x.transposed(),
+            .c_MN = weight_.grad,
+            .beta = ctx.first_wgrad && begin == 0 ? 0.0f : 1.0f});
   }
 }
 

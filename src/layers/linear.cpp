@@ -83,7 +83,8 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
           {Gemm::Dgrad, Operand::B, plan.dgrad.b, weight_.compute, true});
 
   const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_TK, true};
-  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, is_coded(ctx, plan.wgrad)), weight_.grad, 1);
+  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, is_coded(ctx, plan.wgrad)), weight_.grad,
+           ctx.first_wgrad ? 0 : 1);
   observe(ctx, Gemm::Wgrad, plan.wgrad, {Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true}, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
 }

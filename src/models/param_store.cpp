@@ -110,7 +110,18 @@ void ParamStore::initialise(std::uint64_t seed) {
   }
 }
 
-void ParamStore::zero_grads() { device_->zero(grad_.data(), grad_.bytes()); }
+void ParamStore::begin_grads() {
+  for (std::size_t i = 0; i < entries_.size();) {
+    if (entries_[i].info.is_matmul) {
+      ++i;
+      continue;
+    }
+    const std::int64_t begin = entries_[i].offset;
+    while (i < entries_.size() && !entries_[i].info.is_matmul) ++i;
+    const std::int64_t end = i < entries_.size() ? entries_[i].offset : flat_size_;
+    device_->zero(grad_.as<float>() + begin, static_cast<std::size_t>(end - begin) * sizeof(float));
+  }
+}
 
 void ParamStore::refresh_copies(Stream& stream) {
   for (const Entry& e : entries_)

@@ -58,7 +58,10 @@ class ParamStore {
   /// Start values: a pure function of (seed, parameter name, element).
   void initialise(std::uint64_t seed);
 
-  void zero_grads();
+  /// Zeroes the main gradients that backward only adds into. Those of matrices that tokens are multiplied by
+  /// are left: a step's first wgrad overwrites them (Context::first_wgrad), which spares a write and a read of
+  /// four bytes a parameter.
+  void begin_grads();
 
   /// Rounds the master weights into the copies: after an import or a load. The optimizer does it itself.
   void refresh_copies(Stream& stream);

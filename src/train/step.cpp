@@ -16,10 +16,10 @@ void Learner::compute(QuantObserver* observer) {
   const ArenaScope scope(arena_);
   const View<float> loss_T = arena_.take<float>(tokens);
 
-  params_.zero_grads();
   for (std::int64_t begin = 0; begin < tokens; begin += micro) {
-    if (config_.lost_micro_batches) params_.zero_grads();
     Context ctx = context(begin);
+    ctx.first_wgrad = begin == 0 || config_.lost_micro_batches;
+    if (ctx.first_wgrad) params_.begin_grads();
     ctx.observer = observer;
     model_.train(ctx, ids().rows(begin, micro), targets().rows(begin, micro), loss_T.rows(begin, micro),
                  1.0f / static_cast<float>(tokens));

@@ -12,7 +12,7 @@ namespace {
 
 /// What NVIDIA advises for Hopper and Blackwell.
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;
-constexpr int kProposals = 8;
+constexpr int kProposals = 16;
 /// A proposal must be this much faster than an earlier one to be worth leaving the library's order.
 constexpr double kWorthwhile = 0.98;
 
