@@ -57,8 +57,9 @@ struct Context {
   std::uint64_t sr_seed = 0;     ///< key of stochastic rounding
   std::uint64_t weights_version =
       0;                 ///< changes whenever weights do: quantised weights are made once a version
-  bool training = true;      ///< false: nothing is kept for a backward pass
-  bool first_wgrad = false;  ///< wgrad overwrites main gradients instead of adding: a step's first micro-batch
+  bool training = true;  ///< false: nothing is kept for a backward pass
+  bool first_wgrad =
+      false;  ///< wgrad overwrites main gradients instead of adding: a step's first micro-batch
   Recomputation recompute = Recomputation::None;
   bool repeatable = true;   ///< sums in one order in every run, also where another is faster
   bool native_fp8 = false;  ///< FP8 products multiply the codes themselves; otherwise exact BF16 operands

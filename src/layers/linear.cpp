@@ -67,7 +67,7 @@ void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
   const ArenaScope scratch(ctx.stream.scratch());
   const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_TK},
       w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
-  const bool coded = is_coded(ctx, plan.fprop);
+  const bool coded = is_coded(ctx, plan.fprop) && !bias_.present();  // the product of codes adds no bias
   multiply(ctx, plan.fprop, prepare(ctx, x, coded), prepare_weight(ctx, Gemm::Fprop, w.spec, false, coded),
            y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);

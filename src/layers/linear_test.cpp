@@ -67,6 +67,25 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
   return std::sqrt(e / n);
 }
 
+TEST(Linear, ABiasIsAddedWhereCodesAreMultipliedToo) {
+  Recipe recipe = find_recipe("fp8-current");
+  recipe.first_blocks = recipe.last_blocks = 0;
+  Fixture f(recipe);
+  std::vector<float> bias(kN), bias_grad(kN);
+  for (std::int64_t n = 0; n < kN; ++n) bias[static_cast<std::size_t>(n)] = static_cast<float>(n - 16);
+  f.linear.emplace(f.linear->info(), f.host, f.weight,
+                   Param{.master = View<float>(bias.data(), kN),
+                         .compute = View<const float>(bias.data(), kN),
+                         .grad = View<float>(bias_grad.data(), kN)});
+  f.run(f.context());
+  const std::vector<bf16> emulated = f.y;
+  Context native = f.context();
+  native.native_fp8 = true;
+  f.run(native);
+  for (std::size_t i = 0; i < emulated.size(); ++i)
+    EXPECT_NEAR(f.y[i].value(), emulated[i].value(), 0.01f * std::abs(emulated[i].value()) + 0.01f) << i;
+}
+
 TEST(Linear, TheWeightGradientUnderNvfp4IsNearTheBf16OneAndFarWhenTheSignsDiffer) {
   Fixture exact(find_recipe("bf16")), quantized(nvfp4()), broken(nvfp4({.wgrad_sign_mismatch = true}));
   for (Fixture* f : {&exact, &quantized, &broken}) f->run(f->context());

@@ -59,8 +59,8 @@ class ParamStore {
   void initialise(std::uint64_t seed);
 
   /// Zeroes the main gradients that backward only adds into. Those of matrices that tokens are multiplied by
-  /// are left: a step's first wgrad overwrites them (Context::first_wgrad), which spares a write and a read of
-  /// four bytes a parameter.
+  /// are left: a step's first wgrad overwrites them (Context::first_wgrad), which spares a write and a read
+  /// of four bytes a parameter.
   void begin_grads();
 
   /// Rounds the master weights into the copies: after an import or a load. The optimizer does it itself.
