@@ -21,6 +21,10 @@ constexpr std::int64_t kObservedRows = 16;
 /// addresses of 16 bytes alone.
 constexpr std::int64_t kScaleAt = 4;
 
+/// In a fault's number, where a GEMM stands: attention behind its qkv linear.
+constexpr std::int64_t kAttentionFault = 3;
+constexpr std::string_view kAttentionOperands[16] = {"q", "k", "v", "dout", "ds"};
+
 /// 2 where the planted fault has the block scales of one operand read one binade too large.
 float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearInfo& linear) {
   const bool planted = !recipe.scale_binade_layers.empty() && is_quantized(gemm.a.format) &&
@@ -41,6 +45,10 @@ bool is_coded(const Context& ctx, const GemmRecipe& recipe) {
 
 }  // namespace
 
+std::int64_t attention_fault_id(const LinearInfo& qkv, int operand) {
+  return (static_cast<std::int64_t>(qkv.position) << 8) | (kAttentionFault << 4) | operand;
+}
+
 std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand) {
   return (static_cast<std::int64_t>(linear.position) << 8) | (static_cast<std::int64_t>(gemm) << 4) |
          static_cast<std::int64_t>(operand);
@@ -50,13 +58,15 @@ std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linear
                            std::string_view what) {
   const auto gemm = static_cast<Gemm>((fault >> 4) & 15);
   const auto operand = static_cast<Operand>(fault & 15);
+  const bool attention = (fault >> 4 & 15) == kAttentionFault;
   const auto it = std::find_if(linears.begin(), linears.end(),
                                [&](const LinearInfo& l) { return l.position == fault >> 8; });
   return fmt::format(
       "step {}: {}: the {} operand {} holds {}; the 4- and 8-bit formats would hide it. Resume from the last "
       "checkpoint with a lower learning rate, or replay the step in bf16 to see whether the recipe is at "
       "fault",
-      step, it != linears.end() ? it->name : "a linear", name(gemm), operand_name(gemm, operand), what);
+      step, it != linears.end() ? it->name : "a linear", attention ? "attention" : name(gemm),
+      attention ? kAttentionOperands[fault & 15] : operand_name(gemm, operand), what);
 }
 
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)

@@ -91,6 +91,8 @@ class Linear {
 /// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for
 /// it.
 std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand);
+/// The same of an operand of attention behind its linear: 0 to 4 for q, k, v, dout, ds.
+std::int64_t attention_fault_id(const LinearInfo& qkv, int operand);
 std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linears, std::int64_t fault,
                            std::string_view what);
 

@@ -6,6 +6,7 @@
 
 #include "ops/adamw/adamw.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/quantized_attention.h"
 #include "ops/attention/rope.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/embedding/embedding.h"
@@ -41,7 +42,8 @@ inline constexpr auto kAllOps =
     op_infos(matmul, matmul_fp8, matmul_fp4, matmul_mxfp8, rms_norm, add_rms_norm, rms_norm_backward,
              gated_rms_norm, gated_rms_norm_backward, add, cast, swiglu, swiglu_backward, squared_relu,
              squared_relu_backward, column_sum, embedding, embedding_backward, cross_entropy, gate_update,
-             adamw, sum_squares, sum, rope, attention, attention_backward, causal_conv, causal_conv_backward,
-             ssd, ssd_backward, quantize, quantize_pair, dequantize, rotate, swizzle_scales, measure_quant);
+             adamw, sum_squares, sum, rope, attention, attention_backward, quantized_attention,
+             quantized_attention_backward, causal_conv, causal_conv_backward, ssd, ssd_backward, quantize,
+             quantize_pair, dequantize, rotate, swizzle_scales, measure_quant);
 
 }  // namespace nibble

@@ -67,6 +67,16 @@ void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
   refuse(!edits.scale_binade_layers.empty(), "scale_binade_layers");
 }
 
+void edit_attention(AttentionRecipe& attention, const RecipeEdits& edits) {
+  if (edits.attention_qk) attention.qk = *edits.attention_qk;
+  if (edits.attention_pv) attention.pv = *edits.attention_pv;
+  if (edits.attention_backward) attention.backward = *edits.attention_backward;
+  if (edits.non_finite) attention.non_finite = *edits.non_finite;
+  check_usage(!edits.attention_backward || attention.quantizes(),
+              "precision.attention_backward has no meaning without a format of attention; set "
+              "precision.attention_qk or precision.attention_pv, or remove the key");
+}
+
 /// The catalogue's row, and what the run says of all of its precision.
 RecipeSwitch to_switch(const SwitchEdit& edit, const RecipeEdits& run) {
   RecipeSwitch out{.from_step = edit.from_step, .gemms = edit.gemms, .to = find_recipe(edit.recipe)};
@@ -186,6 +196,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
   });
   if (edits.residual) recipe.residual = *edits.residual;
   if (edits.logits) recipe.logits = *edits.logits;
+  edit_attention(recipe.attention, edits);
   recipe.stuck_random_bits = edits.stuck_random_bits;
   recipe.scale_binade_layers = edits.scale_binade_layers;
   if (edits.wgrad_sign_mismatch) {

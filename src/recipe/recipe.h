@@ -55,6 +55,18 @@ struct RecipeOverride {
   friend bool operator==(const RecipeOverride&, const RecipeOverride&) = default;
 };
 
+/// How attention's products are computed (ops/attention/quantized_attention.h). Bf16: not quantised; without
+/// any format attention is computed as ever.
+struct AttentionRecipe {
+  Format qk = Format::Bf16;  ///< q k^T, and in the backward pass ds k and ds^T q
+  Format pv = Format::Bf16;  ///< P v, and in the backward pass dout v^T and P^T dout
+  bool backward = true;  ///< false: the backward products read the forward operands and unquantised gradients
+  NonFinite non_finite = NonFinite::Detect;
+
+  bool quantizes() const { return is_quantized(qk) || is_quantized(pv); }
+  friend bool operator==(const AttentionRecipe&, const AttentionRecipe&) = default;
+};
+
 struct RecipeSwitch;
 
 /// A precision recipe as data. Nothing outside `resolve()` interprets it, and no code asks for its name.
@@ -74,6 +86,7 @@ struct Recipe {
   std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
   std::vector<RecipeOverride> overrides;
   std::vector<RecipeSwitch> switches;  ///< in the order of their steps; later ones win
+  AttentionRecipe attention;           ///< of the blocks that are not kept at the ends; of all steps
 
   // Planted faults, for tests of the guards.
   bool stuck_random_bits = false;  ///< stochastic rounding draws zeros
@@ -125,6 +138,8 @@ struct RecipeEdits {
   std::optional<Profile> profile;
   std::optional<NonFinite> non_finite;
   std::optional<Format> residual, logits;
+  std::optional<Format> attention_qk, attention_pv;
+  std::optional<bool> attention_backward;
   bool wgrad_sign_mismatch = false;  ///< planted fault: the wgrad operands are rotated by different signs
   bool stuck_random_bits = false;    ///< planted fault, see Recipe
   std::string scale_binade_layers;   ///< likewise

@@ -401,6 +401,24 @@ void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std
   if (quantizes(recipe) && !quantized && !linears.empty()) fail_all_kept(recipe, blocks);
 }
 
+AttentionRecipe attention_of(const Recipe& recipe, int block, int blocks) {
+  const KeptBlocks kept = kept_blocks(recipe, blocks);
+  return block < kept.first || block >= blocks - kept.last ? AttentionRecipe{} : recipe.attention;
+}
+
+void check_attention(const Recipe& recipe, std::int64_t head_dim, std::int64_t sequence) {
+  const auto check_format = [&](const char* key, Format format) {
+    const int block = info(format).multiple;
+    check_usage(
+        head_dim % block == 0 && sequence % block == 0,
+        "precision.{} = \"{}\": heads of {} features in sequences of {} tokens are no multiples of its "
+        "blocks of {}; change model.head_dim or training.sequence, or use \"fp8\", which has no blocks",
+        key, info(format).name, head_dim, sequence, block);
+  };
+  check_format("attention_qk", recipe.attention.qk);
+  check_format("attention_pv", recipe.attention.pv);
+}
+
 BaseShare base_share(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step) {
   BaseShare share;
   double all = 0, kept = 0;

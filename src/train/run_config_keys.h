@@ -159,6 +159,12 @@ void visit_precision(C& c, V& v) {
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
   v("logits", c.precision.logits, kMaths,
     "logits of a training step: fp32, or bf16, which is faster on a GPU; evaluation has fp32");
+  v("attention_qk", c.precision.attention_qk, kMaths,
+    "attention's q k^T and its gradients' products: bf16, fp8, nvfp4 or mxfp8; emulated, slow");
+  v("attention_pv", c.precision.attention_pv, kMaths,
+    "attention's P v and its gradients' products: likewise");
+  v("attention_backward", c.precision.attention_backward, kMaths,
+    "false: the gradients' products of attention are not quantised");
   v.tables("override", c.precision.overrides,
            "Exceptions for some layers, GEMMs, operands and steps; a table each, later ones win.");
   v.tables("switch", c.precision.switches,
