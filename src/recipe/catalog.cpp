@@ -21,6 +21,10 @@ constexpr QuantSpec kMx4{.format = Format::Mxfp4};
 constexpr QuantSpec kMx4Noisy{.format = Format::Mxfp4, .rounding = Rounding::Stochastic};
 constexpr QuantSpec kE4m3{.format = Format::Fp8E4M3};
 constexpr QuantSpec kE5m2{.format = Format::Fp8E5M2};
+constexpr QuantSpec kE4m3Delayed{.format = Format::Fp8E4M3, .tensor_scaling = TensorScaling::Delayed};
+constexpr QuantSpec kE5m2Delayed{.format = Format::Fp8E5M2, .tensor_scaling = TensorScaling::Delayed};
+constexpr QuantSpec kDeepSeekRows{.format = Format::Fp8BlockFp32E4M3, .tile = Tile::Row};
+constexpr QuantSpec kDeepSeekTiles{.format = Format::Fp8BlockFp32E4M3, .tile = Tile::Square};
 constexpr QuantSpec kFp8Rows{.format = Format::Fp8BlockE4M3, .tile = Tile::Row};
 constexpr QuantSpec kFp8Tiles{.format = Format::Fp8BlockE4M3, .tile = Tile::Square};
 
@@ -95,6 +99,19 @@ std::vector<Recipe> make_catalog() {
        .wgrad = {kE5m2, kE4m3},
        .first_blocks = 1,
        .last_blocks = 1},
+      {.name = "fp8-delayed",
+       .source = "[TE]",
+       .summary =
+           "one scale a tensor from the largest amax of the last 1024 steps: E4M3 forward, E5M2 for dy",
+       .fprop = {kE4m3Delayed, kE4m3Delayed},
+       .dgrad = {kE5m2Delayed, kE4m3Delayed},
+       .wgrad = {kE5m2Delayed, kE4m3Delayed}},
+      {.name = "fp8-deepseek",
+       .source = "[DEEPSEEK]",
+       .summary = "E4M3 with FP32 scales each 1x128 of activations and gradients and 128x128 of weights",
+       .fprop = {kDeepSeekRows, kDeepSeekTiles},
+       .dgrad = {kDeepSeekRows, kDeepSeekTiles},
+       .wgrad = {kDeepSeekRows, kDeepSeekRows}},
       {.name = "fp8-paper",
        .source = "[NVFP4]",
        .summary =

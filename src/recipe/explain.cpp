@@ -132,6 +132,14 @@ void print_switches(std::string& out, const Recipe& recipe, std::span<const Line
   }
 }
 
+void print_sums(std::string& out, const Recipe& recipe) {
+  if (recipe.accumulate == Accumulation::Truncating)
+    out +=
+        "Products of two nvfp4 or two mxfp4 operands are summed as Blackwell's FP4 pipe does by its "
+        "published "
+        "model, cut off 64 products at a time; all others in FP32.\n";
+}
+
 void print_attention(std::string& out, const AttentionRecipe& a) {
   if (!a.quantizes()) return;
   fmt::format_to(
@@ -153,6 +161,7 @@ std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, s
       recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name, info(recipe.logits).name);
   print_switches(out, recipe, linears, step);
   print_attention(out, recipe.attention);
+  print_sums(out, recipe);
   const Plan plan = make_plan(recipe, linears, step);
   print_treatments(out, plan);
   print_linears(out, plan, linears);

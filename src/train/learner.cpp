@@ -62,6 +62,9 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
   for (Slot& s : slots_)
     s = {HostBuffer(device(), sizeof(StepRecord)), HostBuffer(device(), token_bytes),
          HostBuffer(device(), sizeof(StepRecord))};
+  if (needs_amax_state(config_.recipe))
+    amaxes_ = std::make_unique<AmaxState>(device(), std::ssize(linears_), history_of(config_.recipe),
+                                          config_.recipe.amax_margin);
   native_fp8_ = config_.native_fp8 && fp8_native(device());
   model_.inject_nan_at(config_.inject_nan_step);
   params_.initialise(config_.seed);
@@ -92,7 +95,8 @@ Context Learner::context(std::int64_t first_token) {
           .recompute = config_.recompute,
           .repeatable = config_.repeatable,
           .native_fp8 = native_fp8_,
-          .record = record()};
+          .record = record(),
+          .amaxes = amaxes_.get()};
 }
 
 void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,

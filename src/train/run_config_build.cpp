@@ -91,6 +91,10 @@ void check_precision(const RunConfig& c) {
   one_of("precision.logits", c.precision.logits, {"bf16", "fp32"});
   one_of("precision.attention_qk", c.precision.attention_qk, {"bf16", "fp8", "nvfp4", "mxfp8"});
   one_of("precision.attention_pv", c.precision.attention_pv, {"bf16", "fp8", "nvfp4", "mxfp8"});
+  one_of("precision.tensor_scale", c.precision.tensor_scale, {"current", "previous", "row", "none"});
+  one_of("precision.accumulate", c.precision.accumulate, {"fp32", "truncating"});
+  if (c.precision.amax_history) between("precision.amax_history", *c.precision.amax_history, 1, 1 << 20);
+  if (c.precision.amax_margin) between("precision.amax_margin", *c.precision.amax_margin, -30, 30);
   for (const OverrideSection& o : c.precision.overrides) {
     one_of("precision.override.gemm", o.gemm, {"fprop", "dgrad", "wgrad"});
     one_of("precision.override.operand", o.operand, {"a", "b"});
@@ -189,6 +193,13 @@ Format attention_format(const std::string& word) {
                            : Format::Bf16;
 }
 
+TensorScaling tensor_scaling(const std::string& word) {
+  return word == "previous" ? TensorScaling::Previous
+         : word == "row"    ? TensorScaling::Row
+         : word == "none"   ? TensorScaling::Unit
+                            : TensorScaling::Tensor;
+}
+
 RecipeEdits to_edits(const RunConfig& c) {
   const PrecisionSection& p = c.precision;
   RecipeEdits edits{.weights_2d = p.weights_2d,
@@ -210,6 +221,11 @@ RecipeEdits to_edits(const RunConfig& c) {
   if (p.attention_qk) edits.attention_qk = attention_format(*p.attention_qk);
   if (p.attention_pv) edits.attention_pv = attention_format(*p.attention_pv);
   edits.attention_backward = p.attention_backward;
+  edits.amax_history = to_int(p.amax_history);
+  edits.amax_margin = p.amax_margin ? std::optional(static_cast<int>(*p.amax_margin)) : std::nullopt;
+  if (p.tensor_scale) edits.tensor_scaling = tensor_scaling(*p.tensor_scale);
+  if (p.accumulate)
+    edits.accumulate = *p.accumulate == "fp32" ? Accumulation::Fp32 : Accumulation::Truncating;
   return edits;
 }
 
