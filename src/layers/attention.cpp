@@ -63,6 +63,18 @@ void AttentionLayer::turn(Context& ctx, RealView fused, bool inverse) const {
                       .inverse = inverse});
 }
 
+AttentionInFormats AttentionLayer::in_formats(const Context& ctx, ConstRealView fused) const {
+  const std::int64_t q = spec_.heads * spec_.head_dim, kv = spec_.kv_heads * spec_.head_dim;
+  return {.recipe = attention_of(ctx.recipe, qkv_.info().block, qkv_.info().blocks),
+          .qkv = qkv_.info(),
+          .q_TC = fused.cols(0, q),
+          .k_TC = fused.cols(q, kv),
+          .v_TC = fused.cols(q + kv, kv),
+          .heads = spec_.heads,
+          .kv_heads = spec_.kv_heads,
+          .head_dim = spec_.head_dim};
+}
+
 void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   const std::int64_t tokens = x_TD.size(0);
   const RealView qkv = ctx.activations(tokens, qkv_.info().n);
@@ -71,13 +83,18 @@ void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   qkv_.forward(ctx, x_TD, qkv);
   turn(ctx, qkv, false);
   const Qkv<RealView> p = split(qkv);
-  attention(ctx.stream, {.q_THD = p.q_THD,
-                         .k_TGD = p.k_TGD,
-                         .v_TGD = p.v_TGD,
-                         .out_THD = mixed.split_last(spec_.heads, spec_.head_dim),
-                         .lse_HT = saved_lse_HT_,
-                         .seq_len = ctx.seq_len,
-                         .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim))});
+  const AttentionInFormats formats = in_formats(ctx, qkv);
+  if (formats.recipe.quantizes()) {
+    attention_in_formats(ctx, formats, mixed, saved_lse_HT_);
+  } else {
+    attention(ctx.stream, {.q_THD = p.q_THD,
+                           .k_TGD = p.k_TGD,
+                           .v_TGD = p.v_TGD,
+                           .out_THD = mixed.split_last(spec_.heads, spec_.head_dim),
+                           .lse_HT = saved_lse_HT_,
+                           .seq_len = ctx.seq_len,
+                           .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim))});
+  }
   out_.forward(ctx, mixed, y_TD);
   saved_qkv_ = qkv;
   saved_mixed_ = mixed;
@@ -89,6 +106,20 @@ void AttentionLayer::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy
   const RealView dmixed = ctx.activations(tokens, heads * d);
   const RealView dqkv = ctx.activations(tokens, qkv_.info().n);
   out_.backward(ctx, saved_mixed_, dy_TD, dmixed);
+  const AttentionInFormats formats = in_formats(ctx, saved_qkv_);
+  if (formats.recipe.quantizes()) {
+    const std::int64_t kv = spec_.kv_heads * d;
+    attention_in_formats_backward(ctx, formats, saved_lse_HT_, dmixed, dqkv.cols(0, heads * d),
+                                  dqkv.cols(heads * d, kv), dqkv.cols(heads * d + kv, kv));
+  } else {
+    unquantized_backward(ctx, dmixed, dqkv);
+  }
+  turn(ctx, dqkv, true);
+  qkv_.backward(ctx, x_TD, dqkv, dx_TD);
+}
+
+void AttentionLayer::unquantized_backward(Context& ctx, ConstRealView dmixed, RealView dqkv) const {
+  const std::int64_t heads = spec_.heads, d = spec_.head_dim;
   const Qkv<ConstRealView> p = split(saved_qkv_);
   const Qkv<RealView> dp = split(dqkv);
   attention_backward(ctx.stream, {.q_THD = p.q_THD,
@@ -103,8 +134,6 @@ void AttentionLayer::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy
                                   .seq_len = ctx.seq_len,
                                   .repeatable = ctx.repeatable,
                                   .scale = 1 / std::sqrt(static_cast<float>(d))});
-  turn(ctx, dqkv, true);
-  qkv_.backward(ctx, x_TD, dqkv, dx_TD);
 }
 
 }  // namespace nibble

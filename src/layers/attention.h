@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "layers/attention_formats.h"
 #include "layers/linear.h"
 #include "layers/mixer.h"
 #include "layers/mixer_spec.h"
@@ -21,8 +22,8 @@ class RopeTable {
   Layout layout_;
 };
 
-/// Causal grouped-query attention with a fused QKV linear. The two matrix products inside and the softmax are
-/// never quantised.
+/// Causal grouped-query attention with a fused QKV linear. The two matrix products inside are quantised where
+/// the recipe has formats for them (layers/attention_formats.h), the softmax never.
 class AttentionLayer final : public Mixer {
  public:
   /// `rope` may be null (no positions) and is shared by the layers of a model.
@@ -39,6 +40,8 @@ class AttentionLayer final : public Mixer {
   template <class V>
   Qkv<V> split(V fused) const;
   void turn(Context& ctx, RealView fused, bool inverse) const;
+  void unquantized_backward(Context& ctx, ConstRealView dmixed, RealView dqkv) const;
+  AttentionInFormats in_formats(const Context& ctx, ConstRealView fused) const;
 
   AttentionSpec spec_;
   Linear qkv_, out_;

@@ -10,6 +10,8 @@
 
 namespace nibble {
 
+class AmaxState;
+
 /// One parameter as a layer sees it. The memory belongs to the model's flat buffers.
 struct Param {
   View<float> master;  ///< FP32; norms, convolution, scan and biases read it directly
@@ -66,6 +68,7 @@ struct Context {
   /// The step's numbers in the backend's memory. With it random keys read their step there and faulty
   /// operands are noted there (linear_fault says which) instead of being waited for.
   StepRecord* record = nullptr;
+  const AmaxState* amaxes = nullptr;  ///< where the recipe quantises under other amaxes than an operand's own
   QuantObserver* observer = nullptr;
 
   RealView activations(std::int64_t tokens, std::int64_t features) const {

@@ -5,12 +5,16 @@
 #include <cmath>
 #include <vector>
 
+#include "layers/amax_state.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/gemm/gemm.h"
+#include "ops/gemm/matmul_blocks.h"
 #include "ops/gemm/matmul_fp8.h"
+#include "ops/gemm/matmul_truncating.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
+#include "quant/format_names.h"
 
 namespace nibble {
 namespace {
@@ -20,6 +24,10 @@ constexpr std::int64_t kObservedRows = 16;
 /// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from
 /// addresses of 16 bytes alone.
 constexpr std::int64_t kScaleAt = 4;
+
+/// In a fault's number, where a GEMM stands: attention behind its qkv linear.
+constexpr std::int64_t kAttentionFault = 3;
+constexpr std::string_view kAttentionOperands[16] = {"q", "k", "v", "dout", "ds"};
 
 /// 2 where the planted fault has the block scales of one operand read one binade too large.
 float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearInfo& linear) {
@@ -32,14 +40,35 @@ ConstRealView oriented(ConstRealView source, bool transpose) {
   return transpose ? source.transposed() : source;
 }
 
+/// Whether the sums are those of Blackwell's FP4 pipe.
+bool is_truncating(const Context& ctx, const GemmRecipe& recipe) {
+  const Format format = recipe.a.format;
+  return ctx.recipe.accumulate == Accumulation::Truncating && recipe.b.format == format &&
+         (format == Format::Nvfp4 || format == Format::Mxfp4);
+}
+
+/// Whether the operand's scales are FP32 ones a block, which lie beside its elements.
+bool has_block_scales(const QuantSpec& spec) { return spec.format == Format::Fp8BlockFp32E4M3; }
+
+/// What the quantiser is told: where an amax comes from is not its business.
+QuantSpec for_quantiser(QuantSpec spec) {
+  if (has_amax_rule(spec.tensor_scaling)) spec.tensor_scaling = TensorScaling::Tensor;
+  return spec;
+}
+
 /// Whether the stored codes themselves are multiplied: FP8 with one scale a tensor, on tensor cores that have
-/// it.
+/// it, and FP4 whose sums are modelled.
 bool is_coded(const Context& ctx, const GemmRecipe& recipe) {
+  if (is_truncating(ctx, recipe)) return true;
   const auto is_fp8 = [](Format f) { return f == Format::Fp8E4M3 || f == Format::Fp8E5M2; };
   return ctx.native_fp8 && is_fp8(recipe.a.format) && is_fp8(recipe.b.format);
 }
 
 }  // namespace
+
+std::int64_t attention_fault_id(const LinearInfo& qkv, int operand) {
+  return (static_cast<std::int64_t>(qkv.position) << 8) | (kAttentionFault << 4) | operand;
+}
 
 std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand) {
   return (static_cast<std::int64_t>(linear.position) << 8) | (static_cast<std::int64_t>(gemm) << 4) |
@@ -50,13 +79,15 @@ std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linear
                            std::string_view what) {
   const auto gemm = static_cast<Gemm>((fault >> 4) & 15);
   const auto operand = static_cast<Operand>(fault & 15);
+  const bool attention = (fault >> 4 & 15) == kAttentionFault;
   const auto it = std::find_if(linears.begin(), linears.end(),
                                [&](const LinearInfo& l) { return l.position == fault >> 8; });
   return fmt::format(
       "step {}: {}: the {} operand {} holds {}; the 4- and 8-bit formats would hide it. Resume from the last "
       "checkpoint with a lower learning rate, or replay the step in bf16 to see whether the recipe is at "
       "fault",
-      step, it != linears.end() ? it->name : "a linear", name(gemm), operand_name(gemm, operand), what);
+      step, it != linears.end() ? it->name : "a linear", attention ? "attention" : name(gemm),
+      attention ? kAttentionOperands[fault & 15] : operand_name(gemm, operand), what);
 }
 
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
@@ -100,12 +131,15 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
 }
 
 Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
-  const std::int64_t rows = s.matrix.size(s.transpose ? 1 : 0), cols = s.matrix.size(s.transpose ? 0 : 1);
+  const QuantizedShape shape =
+      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
+  const std::int64_t rows = shape.rows;
+  const bool scaled = has_block_scales(s.spec);
   Place place;
-  if (coded)
-    place.codes = arena.take<std::uint8_t>(rows, cols);
-  else
-    place.values = arena.take<bf16>(rows, cols);
+  if (coded || scaled) place.codes = arena.take<std::uint8_t>(rows, shape.code_cols);
+  if ((coded || scaled) && shape.scale_cols > 0)
+    place.scales = arena.take<std::uint8_t>(rows, shape.scale_cols);
+  if (!coded) place.values = arena.take<bf16>(rows, shape.cols);
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(rows);
   place.numbers = arena.take<float>(kScaleAt + 1).data();
   return place;
@@ -113,7 +147,12 @@ Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
 
 Linear::Ready Linear::Place::ready() const {
   // A row-scaled operand's row amaxes take the place of the tensor's scale.
-  return {.matrix = values, .scale = numbers + kScaleAt, .row_scale = row_amax, .codes = codes};
+  // Codes beside values were made for the scales' sake: a quantiser writes both together.
+  return {.matrix = values,
+          .scale = numbers + kScaleAt,
+          .row_scale = row_amax,
+          .codes = values.empty() ? codes : View<std::uint8_t>{},
+          .scales = scales};
 }
 
 void Linear::require_finite(Context& ctx, const Source& s, const float* amax) const {
@@ -125,11 +164,30 @@ void Linear::require_finite(Context& ctx, const Source& s, const float* amax) co
                                std::isnan(found) ? "a NaN" : "an infinity"));
 }
 
-void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) const {
+/// Where the amax stands that `s` is quantised under; null: its own.
+const float* Linear::given_amax(Context& ctx, const Source& s, const Place& place) const {
+  if (!has_amax_rule(s.spec.tensor_scaling)) return nullptr;
+  check(ctx.amaxes != nullptr, "{}: {} needs amaxes of earlier steps, and this pass has none", info_.name,
+        arithmetic_name(s.spec));
   quantize(ctx.stream, {.x_RC = s.matrix,
-                        .spec = s.spec,
+                        .spec = for_quantiser(s.spec),
+                        .transpose = s.transpose,
+                        .amax = place.numbers,
+                        .scale = place.numbers + kScaleAt,
+                        .fault = ctx.record ? &ctx.record->fault : nullptr,
+                        .fault_id = fault_id(info_, s.gemm, s.operand)});
+  require_finite(ctx, s, place.numbers);
+  return ctx.amaxes->choose(ctx.stream, info_, s.gemm, s.operand, s.spec, place.numbers, ctx.step,
+                            ctx.record);
+}
+
+void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) const {
+  const float* given = given_amax(ctx, s, place);
+  quantize(ctx.stream, {.x_RC = s.matrix,
+                        .spec = for_quantiser(s.spec),
                         .transpose = s.transpose,
                         .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
+                        .amax_given = given,
                         .amax = place.numbers,
                         .scale = place.numbers + kScaleAt,
                         .values = place.values,
@@ -155,7 +213,10 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
   const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN},
       turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true};
   const bool rows_coded = is_coded(ctx, plan.dgrad), turned_coded = is_coded(ctx, plan.wgrad);
-  if (!is_quantized(rows.spec.format) || !is_quantized(turned.spec.format)) {
+  const auto alone = [](const Source& s) {
+    return !is_quantized(s.spec.format) || has_amax_rule(s.spec.tensor_scaling) || has_block_scales(s.spec);
+  };
+  if (alone(rows) || alone(turned)) {
     const Ready first = prepare(ctx, rows, rows_coded);
     return {first, prepare(ctx, turned, turned_coded)};
   }
@@ -169,6 +230,7 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
             .scale = place.numbers + kScaleAt,
             .values = place.values,
             .codes = place.codes,
+            .scales = place.scales,
             .row_amax = place.row_amax,
             .fault_id = fault_id(info_, s.gemm, s.operand)};
   };
@@ -181,13 +243,27 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
   return {row_place.ready(), turned_place.ready()};
 }
 
+/// Room for scales, and for the codes that are written with them.
+void Linear::WeightCache::take_scales(Device& device, const QuantSpec& of, ConstRealView w_NK, bool transpose,
+                                      Place& place) {
+  const QuantizedShape shape = quantized_shape(for_quantiser(of), w_NK.size(0), w_NK.size(1), transpose);
+  const auto room = [&](Buffer& buffer, std::int64_t columns) {
+    const auto bytes = static_cast<std::size_t>(shape.rows * columns);
+    if (buffer.bytes() < bytes) buffer = Buffer(device, bytes);
+    return View<std::uint8_t>(buffer.as<std::uint8_t>(), shape.rows, columns);
+  };
+  if (shape.scale_cols > 0) place.scales = room(scales, shape.scale_cols);
+  if (place.codes.empty()) place.codes = room(codes, shape.code_cols);
+}
+
 Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose,
                                      bool coded) {
   const ConstRealView w_NK = weight_.compute;
   if (!is_quantized(spec.format)) return {oriented(w_NK, transpose)};
   // A square tile's codes and scales are those of its transpose; codes themselves are not read transposed.
   const bool shared = !coded && spec.tile == Tile::Square && !is_stochastic(spec.rounding) &&
-                      spec.rotation == 0 && spec.tensor_scaling == TensorScaling::Tensor;
+                      spec.rotation == 0 && spec.tensor_scaling != TensorScaling::Row &&
+                      !has_block_scales(spec);
   const bool own_transpose = transpose && !shared;
   WeightCache& cache = own_transpose ? transposed_copy_ : row_copy_;
   const std::int64_t rows = w_NK.size(own_transpose ? 1 : 0), cols = w_NK.size(own_transpose ? 0 : 1);
@@ -198,11 +274,13 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
   }
   Place place{.numbers = cache.numbers.as<float>()};
   if (coded)
-    place.codes = View<std::uint8_t>(cache.elements.as<std::uint8_t>(), rows, cols);
+    place.codes = View<std::uint8_t>(cache.elements.as<std::uint8_t>(), rows,
+                                     nibble::info(spec.format).element_bits == 4 ? (cols + 1) / 2 : cols);
   else
     place.values = View<bf16>(cache.elements.as<bf16>(), rows, cols);
   if (spec.tensor_scaling == TensorScaling::Row)
     place.row_amax = View<float>(cache.row_amax.as<float>(), rows);
+  if (coded || has_block_scales(spec)) cache.take_scales(*device_, spec, w_NK, own_transpose, place);
   if (!cache.filled || cache.version != ctx.weights_version || cache.spec != spec || cache.coded != coded) {
     quantize_into(ctx, {gemm, Operand::B, spec, w_NK, own_transpose}, place);
     cache.filled = true;
@@ -215,8 +293,46 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
   return ready;
 }
 
+/// Products of operands with scales along the summed axis that are not in their elements; false: it is none.
+bool Linear::multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b,
+                             RealView out, float beta, View<const float> bias) const {
+  if (a.scales.empty()) return false;
+  const float planted = planted_scale(ctx.recipe, recipe, info_);
+  if (a.codes.empty()) {
+    const auto scales = [](const Ready& x) {
+      return View<const float>(reinterpret_cast<const float*>(x.scales.data()),
+                               Layout::contiguous(x.scales.size(0), x.scales.size(1) / 4));
+    };
+    matmul_blocks(ctx.stream, {.a_MK = a.matrix.as<bf16>(),
+                               .b_NK = b.matrix.as<bf16>(),
+                               .a_scale_MI = scales(a),
+                               .b_scale_NI = scales(b),
+                               .c_MN = out,
+                               .factor = planted,
+                               .beta = beta,
+                               .bias_N = bias});
+    return true;
+  }
+  matmul_truncating(ctx.stream,
+                    {.format = recipe.a.format,
+                     .a_codes = a.codes,
+                     .b_codes = b.codes,
+                     .a_scales = a.scales,
+                     .b_scales = b.scales,
+                     .c_MN = out,
+                     .a_scale = a.scale,
+                     .b_scale = b.scale,
+                     .inverse_range = planted * gemm_inverse_range(recipe.a.format, recipe.b.format),
+                     .beta = beta,
+                     .bias_N = bias,
+                     .a_row_scale_M = a.row_scale,
+                     .b_row_scale_N = b.row_scale});
+  return true;
+}
+
 void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                       float beta, View<const float> bias) const {
+  if (multiply_scaled(ctx, recipe, a, b, out, beta, bias)) return;
   if (!a.codes.empty()) {
     matmul_fp8(ctx.stream, {.a_MK = a.codes,
                             .b_NK = b.codes,
@@ -258,6 +374,7 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
   Ready some = a;
   some.matrix = a.matrix.rows(0, rows);
   if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(0, rows);
+  if (!a.scales.empty()) some.scales = a.scales.rows(0, rows);
   multiply(ctx, recipe, some, b, quantized, 0);
   matmul(
       ctx.stream,
@@ -276,7 +393,8 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
 void Linear::observe_operand(Context& ctx, const Source& s) const {
   Arena& scratch = ctx.stream.scratch();
   const ArenaScope scope(scratch);
-  const QuantizedShape shape = quantized_shape(s.spec, s.matrix.size(0), s.matrix.size(1), s.transpose);
+  const QuantizedShape shape =
+      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
   Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
               .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
               .numbers = scratch.take<float>(kScaleAt + 1).data()};
@@ -295,7 +413,7 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
                              .values = place.values,
                              .codes = place.codes,
                              .scales = place.scales,
-                             .spec = s.spec,
+                             .spec = for_quantiser(s.spec),
                              .amax = place.numbers,
                              .scale = place.numbers + kScaleAt,
                              .out = &stats,

@@ -37,12 +37,12 @@ class Linear {
   void backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK);
 
  private:
-  /// One operand, ready for the GEMM: a matrix, or the codes of an FP8 product on tensor cores that have it.
+  /// One operand, ready for the GEMM: a matrix, or codes that are multiplied as they are.
   struct Ready {
     ConstRealView matrix;
     const float* scale = nullptr;
     View<const float> row_scale;
-    View<const std::uint8_t> codes;
+    View<const std::uint8_t> codes, scales;  ///< scales: of FP4 codes, or FP32 ones a block beside the matrix
   };
   /// Memory for one operand's quantised form.
   struct Place {
@@ -58,6 +58,9 @@ class Linear {
     std::uint64_t version = 0;
     QuantSpec spec;
     bool coded = false, filled = false;
+    Buffer codes, scales;  ///< where a product reads scales beside the elements
+
+    void take_scales(Device& device, const QuantSpec& spec, ConstRealView w_NK, bool transpose, Place& place);
   };
   /// One operand of one GEMM, before it is quantised.
   struct Source {
@@ -75,8 +78,11 @@ class Linear {
   Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose, bool coded);
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
+  const float* given_amax(Context& ctx, const Source& source, const Place& place) const;
   void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                 float beta, View<const float> bias = {}) const;
+  bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
+                       float beta, View<const float> bias) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                const Source& b_source);
   void observe_operand(Context& ctx, const Source& source) const;
@@ -91,6 +97,8 @@ class Linear {
 /// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for
 /// it.
 std::int64_t fault_id(const LinearInfo& linear, Gemm gemm, Operand operand);
+/// The same of an operand of attention behind its linear: 0 to 4 for q, k, v, dout, ds.
+std::int64_t attention_fault_id(const LinearInfo& qkv, int operand);
 std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linears, std::int64_t fault,
                            std::string_view what);
 

@@ -75,6 +75,9 @@ std::string arithmetic_name(const QuantSpec& spec) {
   }
   if (spec.scale_bound != 448) text += "/" + std::to_string(spec.scale_bound);
   if (spec.tensor_scaling == TensorScaling::Row) text += " row-scaled";
+  if (spec.tensor_scaling == TensorScaling::Delayed) text += " delayed";
+  if (spec.tensor_scaling == TensorScaling::Previous) text += " previous-amax";
+  if (spec.tensor_scaling == TensorScaling::Unit) text += " unscaled";
   if (spec.headroom) text += " headroom";
   return text;
 }

@@ -59,8 +59,15 @@ enum class MxScaleRule : std::uint8_t {
 /// Whether a block of NVFP4 may map its largest magnitude to 4 instead of 6, and by which error it chooses.
 enum class FourOverSix : std::uint8_t { Off, Mae, Mse };
 
-/// What shares the FP32 scale of NVFP4: the whole tensor, or each row of the result ("per token").
-enum class TensorScaling : std::uint8_t { Tensor, Row };
+/// What the FP32 scale of NVFP4 and of FP8 tensors comes from. Quantisers know the first two; the others are
+/// an amax that they are given (layers/amax_state.h).
+enum class TensorScaling : std::uint8_t {
+  Tensor,    ///< the tensor's own amax
+  Row,       ///< NVFP4: that of each row of the result ("per token")
+  Delayed,   ///< the largest amax of the steps before [TE]
+  Previous,  ///< the amax of the step before
+  Unit,      ///< none: the scale is 1
+};
 
 /// What a NaN or an infinity in an operand does.
 enum class NonFinite : std::uint8_t {

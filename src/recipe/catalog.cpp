@@ -21,6 +21,10 @@ constexpr QuantSpec kMx4{.format = Format::Mxfp4};
 constexpr QuantSpec kMx4Noisy{.format = Format::Mxfp4, .rounding = Rounding::Stochastic};
 constexpr QuantSpec kE4m3{.format = Format::Fp8E4M3};
 constexpr QuantSpec kE5m2{.format = Format::Fp8E5M2};
+constexpr QuantSpec kE4m3Delayed{.format = Format::Fp8E4M3, .tensor_scaling = TensorScaling::Delayed};
+constexpr QuantSpec kE5m2Delayed{.format = Format::Fp8E5M2, .tensor_scaling = TensorScaling::Delayed};
+constexpr QuantSpec kDeepSeekRows{.format = Format::Fp8BlockFp32E4M3, .tile = Tile::Row};
+constexpr QuantSpec kDeepSeekTiles{.format = Format::Fp8BlockFp32E4M3, .tile = Tile::Square};
 constexpr QuantSpec kFp8Rows{.format = Format::Fp8BlockE4M3, .tile = Tile::Row};
 constexpr QuantSpec kFp8Tiles{.format = Format::Fp8BlockE4M3, .tile = Tile::Square};
 
@@ -35,8 +39,46 @@ constexpr QuantSpec hadamard16(QuantSpec spec) {
   return spec;
 }
 
-std::vector<Recipe> make_catalog() {
+std::vector<Recipe> fp8_rows() {
   return {
+      {.name = "fp8-current",
+       .source = "[TE]",
+       .summary =
+           "one scale a tensor from its current amax: E4M3 forward, E5M2 for dy; first and last block in "
+           "BF16",
+       .fprop = {kE4m3, kE4m3},
+       .dgrad = {kE5m2, kE4m3},
+       .wgrad = {kE5m2, kE4m3},
+       .first_blocks = 1,
+       .last_blocks = 1},
+      {.name = "fp8-delayed",
+       .source = "[TE]",
+       .summary =
+           "one scale a tensor from the largest amax of the last 1024 steps: E4M3 forward, E5M2 for dy",
+       .fprop = {kE4m3Delayed, kE4m3Delayed},
+       .dgrad = {kE5m2Delayed, kE4m3Delayed},
+       .wgrad = {kE5m2Delayed, kE4m3Delayed}},
+      {.name = "fp8-deepseek",
+       .source = "[DEEPSEEK]",
+       .summary = "E4M3 with FP32 scales each 1x128 of activations and gradients and 128x128 of weights",
+       .fprop = {kDeepSeekRows, kDeepSeekTiles},
+       .dgrad = {kDeepSeekRows, kDeepSeekTiles},
+       .wgrad = {kDeepSeekRows, kDeepSeekRows}},
+      {.name = "fp8-paper",
+       .source = "[NVFP4]",
+       .summary =
+           "the paper's FP8 baseline: E4M3, weights in 128x128, the rest in 1x128; first block and last "
+           "two in BF16",
+       .fprop = {kFp8Rows, kFp8Tiles},
+       .dgrad = {kFp8Rows, kFp8Tiles},
+       .wgrad = {kFp8Rows, kFp8Rows},
+       .first_blocks = 1,
+       .last_blocks = 2},
+  };
+}
+
+std::vector<Recipe> make_catalog() {
+  std::vector<Recipe> rows = {
       {.name = "fp32",
        .source = "[IEEE754]",
        .summary = "every tensor and product in FP32",
@@ -85,27 +127,10 @@ std::vector<Recipe> make_catalog() {
        .fprop = {kMx8, kMx8},
        .dgrad = {kMx8, kMx8},
        .wgrad = {kMx8, kMx8}},
-      {.name = "fp8-current",
-       .source = "[TE]",
-       .summary =
-           "one scale a tensor from its current amax: E4M3 forward, E5M2 for dy; first and last block in "
-           "BF16",
-       .fprop = {kE4m3, kE4m3},
-       .dgrad = {kE5m2, kE4m3},
-       .wgrad = {kE5m2, kE4m3},
-       .first_blocks = 1,
-       .last_blocks = 1},
-      {.name = "fp8-paper",
-       .source = "[NVFP4]",
-       .summary =
-           "the paper's FP8 baseline: E4M3, weights in 128x128, the rest in 1x128; first block and last "
-           "two in BF16",
-       .fprop = {kFp8Rows, kFp8Tiles},
-       .dgrad = {kFp8Rows, kFp8Tiles},
-       .wgrad = {kFp8Rows, kFp8Rows},
-       .first_blocks = 1,
-       .last_blocks = 2},
   };
+  const std::vector<Recipe> fp8 = fp8_rows();
+  rows.insert(rows.end(), fp8.begin(), fp8.end());
+  return rows;
 }
 
 }  // namespace

@@ -132,6 +132,25 @@ void print_switches(std::string& out, const Recipe& recipe, std::span<const Line
   }
 }
 
+void print_sums(std::string& out, const Recipe& recipe) {
+  if (recipe.accumulate == Accumulation::Truncating)
+    out +=
+        "Products of two nvfp4 or two mxfp4 operands are summed as Blackwell's FP4 pipe does by its "
+        "published "
+        "model, cut off 64 products at a time; all others in FP32.\n";
+}
+
+void print_attention(std::string& out, const AttentionRecipe& a) {
+  if (!a.quantizes()) return;
+  fmt::format_to(
+      std::back_inserter(out),
+      "Attention in the blocks not kept at the ends: q k^T in {}, P v in {}, {}; emulated, rounded to "
+      "nearest even.\n",
+      info(a.qk).name, info(a.pv).name,
+      a.backward ? "their gradients' products too (FP8 gradients in E5M2)"
+                 : "gradients' products unquantised on the forward's operands");
+}
+
 }  // namespace
 
 std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,
@@ -141,6 +160,8 @@ std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, s
       "scan and convolution are never quantised.\n",
       recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name, info(recipe.logits).name);
   print_switches(out, recipe, linears, step);
+  print_attention(out, recipe.attention);
+  print_sums(out, recipe);
   const Plan plan = make_plan(recipe, linears, step);
   print_treatments(out, plan);
   print_linears(out, plan, linears);

@@ -67,6 +67,41 @@ void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
   refuse(!edits.scale_binade_layers.empty(), "scale_binade_layers");
 }
 
+void edit_scaling(Recipe& recipe, const RecipeEdits& edits) {
+  bool nvfp4 = false, delayed = false;
+  for_each_spec(recipe, [&](QuantSpec& spec) {
+    delayed = delayed || spec.tensor_scaling == TensorScaling::Delayed;
+    if (spec.format != Format::Nvfp4) return;
+    nvfp4 = true;
+    // A scale a row is no scale of a square tile: such an operand keeps the tensor's.
+    if (!edits.tensor_scaling) return;
+    if (*edits.tensor_scaling != TensorScaling::Row || spec.tile == Tile::Row)
+      spec.tensor_scaling = *edits.tensor_scaling;
+  });
+  check_usage(
+      !edits.tensor_scaling || nvfp4,
+      "precision.tensor_scale is an option of nvfp4, and recipe \"{}\" has no such operand; remove the "
+      "key, or choose another recipe",
+      recipe.name);
+  check_usage(
+      (!edits.amax_history && !edits.amax_margin) || delayed,
+      "precision.amax_history and amax_margin belong to delayed scaling, which recipe \"{}\" does not "
+      "have; remove them, or use precision.recipe = \"fp8-delayed\"",
+      recipe.name);
+  if (edits.amax_history) recipe.amax_history = *edits.amax_history;
+  if (edits.amax_margin) recipe.amax_margin = *edits.amax_margin;
+}
+
+void edit_attention(AttentionRecipe& attention, const RecipeEdits& edits) {
+  if (edits.attention_qk) attention.qk = *edits.attention_qk;
+  if (edits.attention_pv) attention.pv = *edits.attention_pv;
+  if (edits.attention_backward) attention.backward = *edits.attention_backward;
+  if (edits.non_finite) attention.non_finite = *edits.non_finite;
+  check_usage(!edits.attention_backward || attention.quantizes(),
+              "precision.attention_backward has no meaning without a format of attention; set "
+              "precision.attention_qk or precision.attention_pv, or remove the key");
+}
+
 /// The catalogue's row, and what the run says of all of its precision.
 RecipeSwitch to_switch(const SwitchEdit& edit, const RecipeEdits& run) {
   RecipeSwitch out{.from_step = edit.from_step, .gemms = edit.gemms, .to = find_recipe(edit.recipe)};
@@ -186,6 +221,9 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
   });
   if (edits.residual) recipe.residual = *edits.residual;
   if (edits.logits) recipe.logits = *edits.logits;
+  edit_attention(recipe.attention, edits);
+  edit_scaling(recipe, edits);
+  if (edits.accumulate) recipe.accumulate = *edits.accumulate;
   recipe.stuck_random_bits = edits.stuck_random_bits;
   recipe.scale_binade_layers = edits.scale_binade_layers;
   if (edits.wgrad_sign_mismatch) {

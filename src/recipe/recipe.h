@@ -55,6 +55,24 @@ struct RecipeOverride {
   friend bool operator==(const RecipeOverride&, const RecipeOverride&) = default;
 };
 
+/// How attention's products are computed (ops/attention/quantized_attention.h). Bf16: not quantised; without
+/// any format attention is computed as ever.
+struct AttentionRecipe {
+  Format qk = Format::Bf16;  ///< q k^T, and in the backward pass ds k and ds^T q
+  Format pv = Format::Bf16;  ///< P v, and in the backward pass dout v^T and P^T dout
+  bool backward = true;  ///< false: the backward products read the forward operands and unquantised gradients
+  NonFinite non_finite = NonFinite::Detect;
+
+  bool quantizes() const { return is_quantized(qk) || is_quantized(pv); }
+  friend bool operator==(const AttentionRecipe&, const AttentionRecipe&) = default;
+};
+
+/// How products of two NVFP4 or two MXFP4 operands are added up; all others are summed in FP32.
+enum class Accumulation : std::uint8_t {
+  Fp32,        ///< exact BF16 operands, FP32 sums
+  Truncating,  ///< as Blackwell's FP4 pipe by its published model (ops/gemm/matmul_truncating.h); slow
+};
+
 struct RecipeSwitch;
 
 /// A precision recipe as data. Nothing outside `resolve()` interprets it, and no code asks for its name.
@@ -74,6 +92,9 @@ struct Recipe {
   std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
   std::vector<RecipeOverride> overrides;
   std::vector<RecipeSwitch> switches;  ///< in the order of their steps; later ones win
+  AttentionRecipe attention;           ///< of the blocks that are not kept at the ends; of all steps
+  Accumulation accumulate = Accumulation::Fp32;
+  int amax_history = 1024, amax_margin = 0;  ///< of TensorScaling::Delayed, as [TE] has them
 
   // Planted faults, for tests of the guards.
   bool stuck_random_bits = false;  ///< stochastic rounding draws zeros
@@ -125,6 +146,11 @@ struct RecipeEdits {
   std::optional<Profile> profile;
   std::optional<NonFinite> non_finite;
   std::optional<Format> residual, logits;
+  std::optional<Format> attention_qk, attention_pv;
+  std::optional<bool> attention_backward;
+  std::optional<TensorScaling> tensor_scaling;  ///< of the NVFP4 operands
+  std::optional<int> amax_history, amax_margin;
+  std::optional<Accumulation> accumulate;
   bool wgrad_sign_mismatch = false;  ///< planted fault: the wgrad operands are rotated by different signs
   bool stuck_random_bits = false;    ///< planted fault, see Recipe
   std::string scale_binade_layers;   ///< likewise

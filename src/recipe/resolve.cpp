@@ -163,9 +163,10 @@ void check_spec(const LinearInfo& linear, Gemm g, Operand o, const QuantSpec& sp
               "the precision.override of this operand, or choose one of those formats",
               where, format);
   check_usage(
-      spec.format != Format::Fp8BlockFp32E4M3 && spec.tensor_scaling == TensorScaling::Tensor,
-      "{}: {} has scales that a linear's product does not apply (FP32 scales a block, or a scale a row); "
-      "use fp8_block_e4m3, or one scale a tensor",
+      spec.tensor_scaling != TensorScaling::Row ||
+          (spec.tile == Tile::Row && spec.four_over_six == FourOverSix::Off),
+      "{}: {} has a scale a row, which square tiles and four-over-six have not; set tile = \"row\" in the "
+      "precision.override of this operand, or precision.tensor_scale = \"current\"",
       where, arithmetic_name(spec));
   check_usage(
       spec.four_over_six == FourOverSix::Off || spec.profile == Profile::Te,
@@ -193,6 +194,11 @@ void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, Form
                 "linear {} ({}): one operand is quantised and the other is in fp32, which no product takes; "
                 "quantise both in precision.override, or use precision.recipe = \"bf16\"",
                 linear.name, name(g));
+    check_usage(
+        (gemm.a.format == Format::Fp8BlockFp32E4M3) == (gemm.b.format == Format::Fp8BlockFp32E4M3),
+        "linear {} ({}): one operand has FP32 scales a block and the other not, which no product takes; "
+        "give both the format fp8_block_fp32_e4m3 in precision.override, or neither",
+        linear.name, name(g));
     check_usage(gemm.a.rotation == gemm.b.rotation,
                 "linear {}: the operands of {} are rotated by {} and {}, which does not cancel; give both "
                 "operands the same rotation",
@@ -399,6 +405,24 @@ void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std
     }
   }
   if (quantizes(recipe) && !quantized && !linears.empty()) fail_all_kept(recipe, blocks);
+}
+
+AttentionRecipe attention_of(const Recipe& recipe, int block, int blocks) {
+  const KeptBlocks kept = kept_blocks(recipe, blocks);
+  return block < kept.first || block >= blocks - kept.last ? AttentionRecipe{} : recipe.attention;
+}
+
+void check_attention(const Recipe& recipe, std::int64_t head_dim, std::int64_t sequence) {
+  const auto check_format = [&](const char* key, Format format) {
+    const int block = info(format).multiple;
+    check_usage(
+        head_dim % block == 0 && sequence % block == 0,
+        "precision.{} = \"{}\": heads of {} features in sequences of {} tokens are no multiples of its "
+        "blocks of {}; change model.head_dim or training.sequence, or use \"fp8\", which has no blocks",
+        key, info(format).name, head_dim, sequence, block);
+  };
+  check_format("attention_qk", recipe.attention.qk);
+  check_format("attention_pv", recipe.attention.pv);
 }
 
 BaseShare base_share(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step) {

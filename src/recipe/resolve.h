@@ -67,6 +67,12 @@ void check_patterns(std::span<const std::string> patterns, std::span<const Linea
 /// a training step can run. The text names layer, GEMM, operand and the remedy.
 void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t tokens);
 
+/// What attention does in block `block` of `blocks`: nothing is quantised in blocks kept at the two ends.
+AttentionRecipe attention_of(const Recipe& recipe, int block, int blocks);
+
+/// Throws Error{Usage} when blocks of attention's formats do not divide a head's width or a sequence.
+void check_attention(const Recipe& recipe, std::int64_t head_dim, std::int64_t sequence);
+
 /// Share of the linears that are wholly in the base format at `step`.
 struct BaseShare {
   int linears = 0, kept = 0;

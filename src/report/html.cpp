@@ -115,8 +115,9 @@ std::string header(const ReportData& d) {
   const ArmSeries* cand = find_arm(d, "candidate");
   std::string how;
   if (cand != nullptr) {
-    how = fmt::format(" · {} backend{}", escaped(cand->header.backend),
-                      cand->header.emulated ? ", 4-bit GEMMs emulated exactly" : "");
+    how = fmt::format(
+        " · {} backend{}", escaped(cand->header.backend),
+        cand->header.emulated ? ", 4-bit GEMMs emulated exactly, sums " + cand->header.accumulate : "");
   }
   const std::string banner = change_banner(d);
   return (banner.empty() ? "" : "<div class='alarm fault'><b>" + escaped(banner) + "</b></div>") +

@@ -31,8 +31,9 @@ struct HeaderEvent {
   std::int64_t tokens_per_step = 0;
   std::int64_t parameters = 0;
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_start = 0;  ///< first step of the learning rate's decay; == steps without one
-  bool emulated = false;         ///< 4-bit formats computed by quantise-then-BF16
+  std::int64_t decay_start = 0;     ///< first step of the learning rate's decay; == steps without one
+  bool emulated = false;            ///< 4-bit formats computed by quantise-then-BF16
+  std::string accumulate = "fp32";  ///< sums of FP4 products: fp32, or truncating
 };
 
 struct TrainEvent {

@@ -6,6 +6,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "models/hf_checkpoint.h"
+#include "models/parameters.h"
 
 namespace nibble {
 namespace {
@@ -20,6 +21,45 @@ void write_states(const std::filesystem::path& path, const ParamStore& params) {
     file.write("v." + e.info.name, std::span<const float>(params.read(params.adam_v(e))));
   }
   file.finish();
+}
+
+std::filesystem::path amax_file(const std::filesystem::path& directory) {
+  return directory / "amaxes.safetensors";
+}
+
+void write_amaxes(const std::filesystem::path& path, const Learner& learner) {
+  const AmaxState& amaxes = *learner.amaxes();
+  const std::vector<LinearInfo> all = linears(learner.config().model);
+  constexpr std::int64_t kOperands = AmaxState::kOperandsOfALinear;
+  std::vector<SafetensorsDeclaration> tensors;
+  for (const LinearInfo& l : all) {
+    tensors.push_back({l.name + ".history", DType::F32, {kOperands, amaxes.history()}});
+    tensors.push_back({l.name + ".used", DType::F32, {kOperands}});
+  }
+  SafetensorsWriter file(path, std::move(tensors));
+  for (const LinearInfo& l : all) {
+    file.write(l.name + ".history",
+               std::span<const float>(on_host(learner.device(), amaxes.history_of(l.position))));
+    file.write(l.name + ".used",
+               std::span<const float>(on_host(learner.device(), amaxes.used_of(l.position))));
+  }
+  file.finish();
+}
+
+void read_amaxes(const std::filesystem::path& path, const Learner& learner) {
+  const AmaxState& amaxes = *learner.amaxes();
+  const Safetensors file = Safetensors::open_file(path);
+  const auto read_into = [&](const std::string& name, View<float> to) {
+    const SafetensorsEntry& t = file.at(name);
+    check(t.dtype == DType::F32 && t.numel() == to.numel(),
+          "{}: {} has {} amaxes, but this run needs {}; resume with the precision.amax_history that wrote it",
+          file.path().string(), name, t.numel(), to.numel());
+    to_device(learner.device(), to, t.copy_as<float>());
+  };
+  for (const LinearInfo& l : linears(learner.config().model)) {
+    read_into(l.name + ".history", amaxes.history_of(l.position));
+    read_into(l.name + ".used", amaxes.used_of(l.position));
+  }
 }
 
 void read_state(const Safetensors& file, const std::string& name, const ParamStore& params, View<float> to) {
@@ -44,6 +84,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& root, Learner
   save_hf_model(dir.path() / "model", learner.config().model, learner.params(), ids);
   if (add_tokenizer) add_tokenizer(dir.path() / "model");
   write_states(dir.path() / "optimizer.safetensors", learner.params());
+  if (learner.amaxes() != nullptr) write_amaxes(amax_file(dir.path()), learner);
   write_json(dir.path() / "state.json",
              {{"schema", 1}, {"step", state.step}, {"tokens", state.tokens}, {"identity", state.identity}});
   dir.publish();
@@ -69,6 +110,8 @@ CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner&
     read_state(states, "m." + e.info.name, params, params.adam_m(e));
     read_state(states, "v." + e.info.name, params, params.adam_v(e));
   }
+  if (learner.amaxes() != nullptr && std::filesystem::exists(amax_file(directory)))
+    read_amaxes(amax_file(directory), learner);
   learner.restored(state.step);
   return state;
 }

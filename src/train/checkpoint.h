@@ -19,6 +19,9 @@ namespace nibble {
 ///   model.safetensors,
 ///                          and the tokenizer's files
 ///   optimizer.safetensors  Adam's two states, FP32, named m.<parameter> and v.<parameter>
+///   amaxes.safetensors     where the recipe quantises under amaxes of earlier steps: of each linear
+///   LINEAR.history
+///                          [6, steps] and LINEAR.used [6] (layers/amax_state.h)
 ///   state.json             step, tokens, and the identity of the run
 ///   manifest.json COMPLETE (io/atomic_dir.h)
 /// Everything else a step needs (learning rate, data order, random bits) is a pure function of the step and
@@ -39,7 +42,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& root, Learner
                                       const std::function<void(const std::filesystem::path&)>& add_tokenizer,
                                       int keep);
 
-/// Loads weights, states and step, after every byte of the directory was verified.
+/// Loads weights, states and step, after every byte of the directory was verified. Where the learner's recipe
+/// has amaxes of earlier steps and the checkpoint, another recipe's, has none, they begin anew.
 CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner& learner);
 
 /// state.json alone.

@@ -36,6 +36,9 @@ const LearnerConfig& checked(const LearnerConfig& c) {
   check_usage(c.micro_batch > 0 && c.batch > 0 && c.batch % c.micro_batch == 0,
               "training.micro_batch = {} does not divide training.batch = {}", c.micro_batch, c.batch);
   check_recipe(c.recipe, linears(c.model), c.micro_batch * c.sequence);
+  for (const SublayerSpec& s : c.model.sublayers)
+    if (const auto* a = std::get_if<AttentionSpec>(&s.mixer))
+      check_attention(c.recipe, a->head_dim, c.sequence);
   return c;
 }
 
@@ -59,6 +62,9 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
   for (Slot& s : slots_)
     s = {HostBuffer(device(), sizeof(StepRecord)), HostBuffer(device(), token_bytes),
          HostBuffer(device(), sizeof(StepRecord))};
+  if (needs_amax_state(config_.recipe))
+    amaxes_ = std::make_unique<AmaxState>(device(), std::ssize(linears_), history_of(config_.recipe),
+                                          config_.recipe.amax_margin);
   native_fp8_ = config_.native_fp8 && fp8_native(device());
   model_.inject_nan_at(config_.inject_nan_step);
   params_.initialise(config_.seed);
@@ -89,7 +95,8 @@ Context Learner::context(std::int64_t first_token) {
           .recompute = config_.recompute,
           .repeatable = config_.repeatable,
           .native_fp8 = native_fp8_,
-          .record = record()};
+          .record = record(),
+          .amaxes = amaxes_.get()};
 }
 
 void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,

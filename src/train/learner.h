@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "layers/amax_state.h"
 #include "models/decoder.h"
 #include "models/param_store.h"
 #include "optim/optimizer.h"
@@ -90,6 +91,9 @@ class Learner {
   /// After weights, states and step were loaded from elsewhere.
   void restored(std::int64_t steps_done);
 
+  /// What a checkpoint holds beside weights and optimizer; null where the recipe has no such state.
+  const AmaxState* amaxes() const { return amaxes_.get(); }
+
  private:
   /// Host memory of one step in flight.
   struct Slot {
@@ -112,6 +116,7 @@ class Learner {
   ParamStore params_;
   Decoder model_;
   std::unique_ptr<Decoder> bf16_model_;  ///< for evaluation, when the recipe computes in FP32
+  std::unique_ptr<AmaxState> amaxes_;
   FlatParams flat_;
   Arena arena_;
   Buffer record_, tokens_;  ///< the step's numbers, and its ids and targets, in the backend's memory

@@ -165,6 +165,21 @@ TEST(SwitchConformance, ARecordOfTheOldPrecisionIsNotIssuedInTheNew) {
   }
 }
 
+/// What has state of its own, or products of its own: threads, recomputation and recording change no bit.
+TEST(ScalingConformance, ThreadsRecomputationAndRecordsChangeNothing) {
+  for (const char* recipe : {"fp8-delayed", "fp8-deepseek"}) {
+    const Case c{"llama", recipe, 0};
+    const Step one = some_steps(c, {.steps = 3});
+    expect_same(some_steps(c, {.threads = 2, .steps = 3}), one);
+    expect_same(some_steps(c, {.recompute = Recomputation::Block, .steps = 3}), one);
+    if (!there_is_a_gpu()) continue;  // as above
+    How how{.backend = BackendKind::Cuda, .steps = 4};
+    const Step recorded = some_steps(c, how);
+    how.record = false;
+    expect_same(some_steps(c, how), recorded);
+  }
+}
+
 // FP32: rounding of sums. BF16: activations that round the other way (half an ulp, 2^-9, of single elements).
 // NVFP4: such an element can move a four-bit code or a block scale, so the bound is looser by the size of a
 // step.

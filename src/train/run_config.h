@@ -91,6 +91,10 @@ struct PrecisionSection {
   std::optional<std::int64_t> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;
   std::optional<std::string> profile, non_finite, residual, logits;
+  std::optional<std::string> attention_qk, attention_pv;
+  std::optional<bool> attention_backward;
+  std::optional<std::string> tensor_scale, accumulate;
+  std::optional<std::int64_t> amax_history, amax_margin;
   std::vector<OverrideSection> overrides;
   std::vector<SwitchSection> switches;
   friend bool operator==(const PrecisionSection&, const PrecisionSection&) = default;

@@ -89,6 +89,12 @@ void check_precision(const RunConfig& c) {
   one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
   one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
   one_of("precision.logits", c.precision.logits, {"bf16", "fp32"});
+  one_of("precision.attention_qk", c.precision.attention_qk, {"bf16", "fp8", "nvfp4", "mxfp8"});
+  one_of("precision.attention_pv", c.precision.attention_pv, {"bf16", "fp8", "nvfp4", "mxfp8"});
+  one_of("precision.tensor_scale", c.precision.tensor_scale, {"current", "previous", "row", "none"});
+  one_of("precision.accumulate", c.precision.accumulate, {"fp32", "truncating"});
+  if (c.precision.amax_history) between("precision.amax_history", *c.precision.amax_history, 1, 1 << 20);
+  if (c.precision.amax_margin) between("precision.amax_margin", *c.precision.amax_margin, -30, 30);
   for (const OverrideSection& o : c.precision.overrides) {
     one_of("precision.override.gemm", o.gemm, {"fprop", "dgrad", "wgrad"});
     one_of("precision.override.operand", o.operand, {"a", "b"});
@@ -179,6 +185,21 @@ std::optional<int> to_int(const std::optional<std::int64_t>& value) {
   return static_cast<int>(std::clamp<std::int64_t>(*value, -1, std::numeric_limits<int>::max()));
 }
 
+/// One of the words that check_precision lets pass.
+Format attention_format(const std::string& word) {
+  return word == "fp8"     ? Format::Fp8E4M3
+         : word == "mxfp8" ? Format::Mxfp8E4M3
+         : word == "nvfp4" ? Format::Nvfp4
+                           : Format::Bf16;
+}
+
+TensorScaling tensor_scaling(const std::string& word) {
+  return word == "previous" ? TensorScaling::Previous
+         : word == "row"    ? TensorScaling::Row
+         : word == "none"   ? TensorScaling::Unit
+                            : TensorScaling::Tensor;
+}
+
 RecipeEdits to_edits(const RunConfig& c) {
   const PrecisionSection& p = c.precision;
   RecipeEdits edits{.weights_2d = p.weights_2d,
@@ -197,6 +218,14 @@ RecipeEdits to_edits(const RunConfig& c) {
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
   if (p.logits) edits.logits = *p.logits == "bf16" ? Format::Bf16 : Format::Fp32;
+  if (p.attention_qk) edits.attention_qk = attention_format(*p.attention_qk);
+  if (p.attention_pv) edits.attention_pv = attention_format(*p.attention_pv);
+  edits.attention_backward = p.attention_backward;
+  edits.amax_history = to_int(p.amax_history);
+  edits.amax_margin = p.amax_margin ? std::optional(static_cast<int>(*p.amax_margin)) : std::nullopt;
+  if (p.tensor_scale) edits.tensor_scaling = tensor_scaling(*p.tensor_scale);
+  if (p.accumulate)
+    edits.accumulate = *p.accumulate == "fp32" ? Accumulation::Fp32 : Accumulation::Truncating;
   return edits;
 }
 

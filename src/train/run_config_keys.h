@@ -159,6 +159,20 @@ void visit_precision(C& c, V& v) {
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
   v("logits", c.precision.logits, kMaths,
     "logits of a training step: fp32, or bf16, which is faster on a GPU; evaluation has fp32");
+  v("attention_qk", c.precision.attention_qk, kMaths,
+    "attention's q k^T and its gradients' products: bf16, fp8, nvfp4 or mxfp8; emulated, slow");
+  v("attention_pv", c.precision.attention_pv, kMaths,
+    "attention's P v and its gradients' products: likewise");
+  v("attention_backward", c.precision.attention_backward, kMaths,
+    "false: the gradients' products of attention are not quantised");
+  v("tensor_scale", c.precision.tensor_scale, kMaths,
+    "what the tensor scale of nvfp4 operands comes from: current (their amax), previous (the step before's), "
+    "row (a scale a row) or none");
+  v("amax_history", c.precision.amax_history, kMaths,
+    "fp8-delayed: steps whose largest amax counts; unset: 1024");
+  v("amax_margin", c.precision.amax_margin, kMaths, "fp8-delayed: scales are 2^margin smaller; unset: 0");
+  v("accumulate", c.precision.accumulate, kMaths,
+    "sums of FP4 products: fp32, or truncating (Blackwell's, by its published model; slow)");
   v.tables("override", c.precision.overrides,
            "Exceptions for some layers, GEMMs, operands and steps; a table each, later ones win.");
   v.tables("switch", c.precision.switches,

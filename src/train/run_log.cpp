@@ -51,6 +51,7 @@ HeaderEvent header_from(const Json& j) {
   h.sr_seed = std::stoull(j.at("sr_seed").get<std::string>());
   h.steps = j.at("steps"), h.tokens_per_step = j.at("tokens_per_step"), h.parameters = j.at("parameters");
   h.warmup_steps = j.at("warmup_steps"), h.decay_start = j.at("decay_start"), h.emulated = j.at("emulated");
+  h.accumulate = j.value("accumulate", "fp32");  // logs of before there was a choice
   return h;
 }
 

@@ -128,7 +128,8 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
   h.parameters = param_count(model_);
   h.warmup_steps = l.schedule.warmup_steps;
   h.decay_start = l.schedule.decay_start();
-  h.emulated = quantizes(l.recipe);
+  h.accumulate = l.recipe.accumulate == Accumulation::Truncating ? "truncating" : "fp32";
+  h.emulated = quantizes(l.recipe) || l.recipe.attention.quantizes();
   return plan;
 }
 

@@ -26,6 +26,7 @@ void Learner::compute(QuantObserver* observer) {
   }
   sum(stream_, {.x_N = loss_T, .sum = &record()->loss_sum});
   optimizer_step(stream_, config_.optimizer, flat_, record());
+  if (amaxes_) amaxes_->push(stream_, steps_begun_, record());
 }
 
 }  // namespace nibble
