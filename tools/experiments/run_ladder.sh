@@ -13,7 +13,7 @@ set -euo pipefail
 usage() { sed -n '6,13p' "$0" >&2; exit 2; }
 
 config=${1:-}
-[ -n "$config" ] && [ -f "$config" ] || usage
+if [ ! -f "$config" ]; then usage; fi
 shift
 backend=cuda workers=0 threads=2 limit=0 nibble=build/release/nibble logs='' drop=0
 while [ $# -gt 0 ]; do
@@ -31,13 +31,27 @@ while [ $# -gt 0 ]; do
 done
 started=$SECONDS
 name=$(sed -n 's/^name *= *"\(.*\)".*/\1/p' "$config" | head -1)
-logs=${logs:-runs/$name-logs}
+runs=runs
+# What `data` and the folder depend on, out of the options of `ablate`.
+sets=()
+previous=''
+for option in "$@"; do
+  if [ "$previous" = --set ]; then
+    sets+=(--set "$option")
+    case $option in
+      training.name=*) name=$(echo "${option#*=}" | tr -d '"') ;;
+      training.runs=*) runs=$(echo "${option#*=}" | tr -d '"') ;;
+    esac
+  fi
+  previous=$option
+done
+logs=${logs:-$runs/$name-logs}
 mkdir -p "$logs"
 
 # A device a worker: "" on the CPU.
 devices=()
 if [ "$backend" = cuda ]; then
-  visible=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd, -)}
+  visible=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd, - || true)}
   [ -n "$visible" ] || { echo "no GPU is visible" >&2; exit 1; }
   for _ in $(seq "$((workers > 0 ? workers : 1))"); do
     for device in ${visible//,/ }; do devices+=("$device"); done
@@ -51,13 +65,7 @@ fi
 common=("$config" --set "training.backend=\"$backend\"" --set "training.threads=$threads")
 for option in "$@"; do common+=("$option"); done
 
-# One process writes the token shards before many read them. `data` knows --set alone of the options.
-sets=()
-previous=''
-for option in "$@"; do
-  [ "$previous" = --set ] && sets+=(--set "$option")
-  previous=$option
-done
+# One process writes the token shards before many read them.
 "$nibble" data "$config" --set "training.backend=\"$backend\"" "${sets[@]}" | tee "$logs/data.txt"
 
 pids=()
@@ -95,8 +103,7 @@ done
 "$nibble" ablate "${common[@]}" --judge >"$logs/table.txt" 2>&1 || failed=1
 cat "$logs/table.txt"
 if [ "$drop" = 1 ]; then
-  runs=runs/$name
-  find "$runs" -name ended.json | while read -r mark; do rm -rf "$(dirname "$mark")/checkpoints"; done
+  find "$runs/$name" -name ended.json | while read -r mark; do rm -rf "$(dirname "$mark")/checkpoints"; done
 fi
 echo "$((SECONDS - started)) s"
 exit "$failed"
