@@ -64,7 +64,8 @@ ExitCode run(const Options& o) {
     fmt::print("plot: {}\n", (plan.directory / "ablation.svg").string());
   }
   if (!done.finished)
-    fmt::print("not finished: {}. Continue with the same command and --join{}\n", fmt::join(done.unfinished, " "),
+    fmt::print("not finished: {}. Continue with the same command and --join{}\n",
+               fmt::join(done.unfinished, " "),
                done.judged ? "" : "; nothing can be judged before baseline and full have ended");
   return 0;
 }
@@ -85,15 +86,16 @@ Verb add_ablate(CLI::App& app) {
                  "Further arms, edits of the configuration: 'mxfp4=precision.recipe=mxfp4' "
                  "'plain=precision.sr=false;precision.rht=false'")
       ->take_all();
-  app.add_option(
-         "--seeds", o->request.seeds,
-         "Train every arm with this many seeds (default: ablation.seeds, or protocol.pairs); from three on the "
-         "intervals are measured")
+  app.add_option("--seeds", o->request.seeds,
+                 "Train every arm with this many seeds (default: ablation.seeds, or protocol.pairs); from "
+                 "three on the "
+                 "intervals are measured")
       ->check(CLI::Range(1, 99));
   app.add_flag("--resume", o->work.resume, "Skip the arms that are finished, continue the one that is not");
-  app.add_flag("--join", o->work.join,
-               "As --resume, beside other processes of the same command: each takes the arms that nobody has, and "
-               "whoever ends the last one judges");
+  app.add_flag(
+      "--join", o->work.join,
+      "As --resume, beside other processes of the same command: each takes the arms that nobody has, and "
+      "whoever ends the last one judges");
   app.add_option("--only", o->work.only, "Train these arms alone, of all that are planned: full,no_rht")
       ->delimiter(',')
       ->allow_extra_args(false);

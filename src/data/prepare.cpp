@@ -212,10 +212,11 @@ PreparedData prepare(const PrepareConfig& config) {
 }
 
 PreparedData open_prepared(const fs::path& directory) {
-  check_usage(fs::exists(directory / kProvenance),
-              "data.prepared: {} holds no {}; name a folder that `nibble data` printed, or leave the key out and "
-              "name the text",
-              directory.string(), kProvenance);
+  check_usage(
+      fs::exists(directory / kProvenance),
+      "data.prepared: {} holds no {}; name a folder that `nibble data` printed, or leave the key out and "
+      "name the text",
+      directory.string(), kProvenance);
   verify_dir(directory);
   PreparedData data = open_checked(directory);
   data.from_cache = true;

@@ -34,8 +34,8 @@ inline constexpr const char* kAgainArm = "baseline_again";
 
 /// What is empty or 0 is as [ablation] of the configuration has it.
 struct AblationRequest {
-  /// Ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks. Empty there too: all that the recipe
-  /// has; {"none"}: none.
+  /// Ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks. Empty there too: all that the
+  /// recipe has; {"none"}: none.
   std::vector<std::string> without;
   std::vector<std::string> arms;  ///< further arms, NAME=key=value;key=value
   int seeds = 0;                  ///< 0 there too: protocol.pairs
@@ -102,15 +102,15 @@ struct Ablation {
   const AblationRow* row(const std::string& name) const;
 };
 
-/// Pure: figures from curves, over the seeds that the baseline has. An arm without curves is not finished. Throws
-/// Error for curves that do not follow the protocol, or without a baseline and a full recipe.
+/// Pure: figures from curves, over the seeds that the baseline has. An arm without curves is not finished.
+/// Throws Error for curves that do not follow the protocol, or without a baseline and a full recipe.
 Ablation judge_ablation(const AblationPlan& plan, const std::vector<ArmCurves>& curves);
 
 /// Which part of an ablation a call does.
 struct AblationWork {
   bool resume = false;  ///< skip the arms that have ended, continue the one that has not
-  /// As resume, and other processes may do the same in the same folder at the same time: each takes the arms that
-  /// nobody has, and the one that ends the last arm judges.
+  /// As resume, and other processes may do the same in the same folder at the same time: each takes the arms
+  /// that nobody has, and the one that ends the last arm judges.
   bool join = false;
   std::vector<std::string> only;  ///< train these arms alone; empty: all
   bool judge_only = false;        ///< train nothing, judge what has ended
@@ -118,18 +118,20 @@ struct AblationWork {
 
 struct AblationRun {
   Ablation result;
-  bool finished = false;  ///< all arms have ended
-  bool judged = false;    ///< there is a result; of a part, when not finished
+  bool finished = false;                ///< all arms have ended
+  bool judged = false;                  ///< there is a result; of a part, when not finished
   std::vector<std::string> unfinished;  ///< folders of the arms that have not ended
   int signal = 0;                       ///< what ended the call; --resume continues
 };
 
-/// Trains what has not ended yet in a folder that exists (open_run_directory), judges the seeds that baseline and full
-/// recipe have, writes DIR/ablation.json. `on_skip` hears of arms that an earlier call or another process has.
-/// Throws  Error{Usage} when `resume` or `join` meets a folder of another protocol, or `only` names no arm;
+/// Trains what has not ended yet in a folder that exists (open_run_directory), judges the seeds that baseline
+/// and full recipe have, writes DIR/ablation.json. `on_skip` hears of arms that an earlier call or another
+/// process has. Throws  Error{Usage} when `resume` or `join` meets a folder of another protocol, or `only`
+/// names no arm;
 ///         Error{Runtime} when arms did not start from the same bytes or saw other batches;
 ///         Error{NonFinite} from the baseline. Another arm that is not finite is a result.
-AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work, const SignalGuard& signals,
+AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work,
+                         const SignalGuard& signals,
                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
                          const std::function<void(const ArmSpec&, const char* why)>& on_skip = {});
 

@@ -41,8 +41,8 @@ void check_only(const AblationPlan& plan, const std::vector<std::string>& only) 
   for (const ArmSpec& a : plan.protocol.arms) names.insert(a.name);
   const std::vector<std::string> known(names.begin(), names.end());
   for (const std::string& n : only)
-    check_usage(names.contains(n), "--only {}: there is no such arm{} The arms are {}.", n, did_you_mean(n, known, 2),
-                fmt::join(known, ", "));
+    check_usage(names.contains(n), "--only {}: there is no such arm{} The arms are {}.", n,
+                did_you_mean(n, known, 2), fmt::join(known, ", "));
 }
 
 std::vector<EvalPoint> points(const std::vector<EvalEvent>& events) {
@@ -146,15 +146,16 @@ class Runner {
   /// Seeds in which the baseline and the full recipe have ended, from the first on.
   int judgeable_seeds() const {
     int seeds = 0;
-    while (seeds < plan_.protocol.pairs() && complete(kBaselineArm, seeds + 1) && complete(kFullArm, seeds + 1)) ++seeds;
+    while (seeds < plan_.protocol.pairs() && complete(kBaselineArm, seeds + 1) &&
+           complete(kFullArm, seeds + 1))
+      ++seeds;
     return seeds;
   }
 
  private:
   bool complete(const std::string& arm, int seeds) const {
-    return std::all_of(plan_.protocol.arms.begin(), plan_.protocol.arms.end(), [&](const ArmSpec& s) {
-      return s.name != arm || s.pair > seeds || ended(s);
-    });
+    return std::all_of(plan_.protocol.arms.begin(), plan_.protocol.arms.end(),
+                       [&](const ArmSpec& s) { return s.name != arm || s.pair > seeds || ended(s); });
   }
 
   void end(const ArmSpec& spec, const std::string& broken) const {
@@ -212,7 +213,8 @@ void judge(const AblationPlan& plan, const Runner& runner, AblationRun& out) {
 
 }  // namespace
 
-AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work, const SignalGuard& signals,
+AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work,
+                         const SignalGuard& signals,
                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
                          const std::function<void(const ArmSpec&, const char* why)>& on_skip) {
   AblationRun out;

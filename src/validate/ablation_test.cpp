@@ -153,8 +153,9 @@ TEST(AblationPlan, ARecipeWithoutIngredientsIsAUsageError) {
 
 TEST(AblationPlan, TakesItsArmsFromTheConfigurationUnlessToldOtherwise) {
   const Place place;
-  const RunSetup setup(place.config({"ablation.without=[\"rht\"]", "ablation.arms=['mx=precision.recipe=mxfp4']",
-                                     "ablation.seeds=2", "ablation.baseline_again=true"}));
+  const RunSetup setup(
+      place.config({"ablation.without=[\"rht\"]", "ablation.arms=['mx=precision.recipe=mxfp4']",
+                    "ablation.seeds=2", "ablation.baseline_again=true"}));
   const AblationPlan plan = plan_ablation(setup, {});
   EXPECT_THAT(names(plan), ElementsAre("baseline", "full", "no_rht", "mx", "baseline_again"));
   EXPECT_EQ(plan.protocol.pairs(), 2);
@@ -280,7 +281,8 @@ TEST(Ablation, ArmsWithoutCurvesAreNotFinishedAndStandLast) {
   EXPECT_THROW(judge_ablation(plan, {fake_curves(plan, "baseline", {0})}), Error);
 }
 
-AblationRun run(const AblationPlan& plan, const AblationWork& work, std::vector<std::string>* skipped = nullptr) {
+AblationRun run(const AblationPlan& plan, const AblationWork& work,
+                std::vector<std::string>* skipped = nullptr) {
   HostDevice host;
   Stream stream(BackendKind::Cpu, host, 1);
   const SignalGuard signals;

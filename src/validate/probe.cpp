@@ -17,8 +17,8 @@ namespace {
 
 double flops_of(const LinearInfo& l) { return static_cast<double>(l.n) * static_cast<double>(l.k); }
 
-/// `recipe` for the linears that are not kept, BF16 for those that are; blocks, patterns and switches of its own do not
-/// count. It is resolved a linear at a time, so one that keeps all is allowed here.
+/// `recipe` for the linears that are not kept, BF16 for those that are; blocks, patterns and switches of its
+/// own do not count. It is resolved a linear at a time, so one that keeps all is allowed here.
 Recipe with_kept(Recipe recipe, const std::vector<LinearInfo>& linears, const std::vector<bool>& kept) {
   recipe.first_blocks = recipe.last_blocks = 0;
   recipe.keep_bf16.clear();
@@ -52,7 +52,8 @@ class OneLinear final : public QuantObserver {
   explicit OneLinear(const LinearInfo& linear) : position_(linear.position) {}
 
   bool wants(const LinearInfo& linear, Gemm) override { return linear.position == position_; }
-  void on_operand(const LinearInfo&, Gemm gemm, Operand operand, const QuantSpec&, const QuantStats& s) override {
+  void on_operand(const LinearInfo&, Gemm gemm, Operand operand, const QuantSpec&,
+                  const QuantStats& s) override {
     stats_[static_cast<std::size_t>(gemm)][static_cast<std::size_t>(operand)].merge(s);
   }
   void on_product(const LinearInfo&, Gemm gemm, double relative_error) override {
@@ -106,12 +107,14 @@ class Bench {
   }
 
  private:
-  double pass(Decoder& model, const Recipe& recipe, std::size_t index, bool backward, QuantObserver* observer) {
+  double pass(Decoder& model, const Recipe& recipe, std::size_t index, bool backward,
+              QuantObserver* observer) {
     const ProbeBatch& batch = batches_[index];
     const auto tokens = static_cast<std::int64_t>(batch.ids.size());
     Device& device = stream_.device();
     const ArenaScope scope(arena_);
-    const View<std::int32_t> ids = arena_.take<std::int32_t>(tokens), targets = arena_.take<std::int32_t>(tokens);
+    const View<std::int32_t> ids = arena_.take<std::int32_t>(tokens),
+                             targets = arena_.take<std::int32_t>(tokens);
     const View<float> loss_T = arena_.take<float>(tokens);
     const std::size_t bytes = batch.ids.size() * sizeof(std::int32_t);
     device.copy_from_host(ids.data(), batch.ids.data(), bytes);
@@ -177,14 +180,18 @@ void check_inputs(const Learner& learner, const Recipe& recipe, const std::vecto
               options.budget);
   check_usage(quantizes_before_switches(recipe),
               "recipe {} quantises nothing, so there is nothing to probe; name another", recipe.name);
-  check_usage(recipe.base == Format::Bf16, "recipe {} is based on FP32; probe measures against BF16", recipe.name);
-  check_usage(batches.size() >= 2, "a probe needs at least two batches, one of them held out; got {}", batches.size());
+  check_usage(recipe.base == Format::Bf16, "recipe {} is based on FP32; probe measures against BF16",
+              recipe.name);
+  check_usage(batches.size() >= 2, "a probe needs at least two batches, one of them held out; got {}",
+              batches.size());
   const LearnerConfig& c = learner.config();
   check_recipe(with_kept(recipe, linears, std::vector<bool>(linears.size(), false)), linears,
                c.micro_batch * c.sequence);
   for (const ProbeBatch& b : batches) {
-    check_usage(static_cast<std::int64_t>(b.ids.size()) == c.micro_batch * c.sequence && b.ids.size() == b.targets.size(),
-                "a batch of {} tokens; a micro-batch of this run has {}", b.ids.size(), c.micro_batch * c.sequence);
+    check_usage(static_cast<std::int64_t>(b.ids.size()) == c.micro_batch * c.sequence &&
+                    b.ids.size() == b.targets.size(),
+                "a batch of {} tokens; a micro-batch of this run has {}", b.ids.size(),
+                c.micro_batch * c.sequence);
     check_ids(View<const std::int32_t>(b.ids.data(), static_cast<std::int64_t>(b.ids.size())), c.model.vocab);
     check_targets(View<const std::int32_t>(b.targets.data(), static_cast<std::int64_t>(b.targets.size())),
                   c.model.vocab);
@@ -192,7 +199,8 @@ void check_inputs(const Learner& learner, const Recipe& recipe, const std::vecto
 }
 
 MapProbe measure_map(Bench& bench, const Recipe& recipe, const std::vector<LinearInfo>& linears,
-                     const std::vector<bool>& kept, double loss_bf16, const std::vector<float>& gradient_bf16) {
+                     const std::vector<bool>& kept, double loss_bf16,
+                     const std::vector<float>& gradient_bf16) {
   MapProbe map;
   double total = 0, share = 0;
   for (std::size_t i = 0; i < linears.size(); ++i) {
@@ -233,7 +241,8 @@ std::vector<bool> choose_kept(const std::vector<LayerProbe>& layers, double budg
   return kept;
 }
 
-std::vector<bool> kept_by_position(const Recipe& recipe, const std::vector<LinearInfo>& linears, double budget) {
+std::vector<bool> kept_by_position(const Recipe& recipe, const std::vector<LinearInfo>& linears,
+                                   double budget) {
   int first = recipe.first_blocks.value_or(recipe.first), last = recipe.last_blocks.value_or(recipe.last);
   if (first + last == 0) first = 2, last = 8;
   const double share_first = static_cast<double>(first) / (first + last);

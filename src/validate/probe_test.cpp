@@ -52,8 +52,9 @@ View<const std::int32_t> view(const std::vector<std::int32_t>& v) {
   return View<const std::int32_t>(v.data(), static_cast<std::int64_t>(v.size()));
 }
 
-/// A trained model in which one linear cannot bear four bits: every sixteenth channel of the first MLP's inside is
-/// silent, and its outgoing weights are huge. In BF16 they multiply zeros; in four bits they flush their blocks.
+/// A trained model in which one linear cannot bear four bits: every sixteenth channel of the first MLP's
+/// inside is silent, and its outgoing weights are huge. In BF16 they multiply zeros; in four bits they flush
+/// their blocks.
 class Planted {
  public:
   Planted() : stream_(BackendKind::Cpu, host_, 1), learner_(stream_, config()) {
@@ -92,8 +93,8 @@ class Planted {
 };
 
 const LayerProbe& layer(const Probe& p, const std::string& name) {
-  const auto it =
-      std::find_if(p.layers.begin(), p.layers.end(), [&](const LayerProbe& l) { return l.linear.name == name; });
+  const auto it = std::find_if(p.layers.begin(), p.layers.end(),
+                               [&](const LayerProbe& l) { return l.linear.name == name; });
   EXPECT_NE(it, p.layers.end()) << name;
   return *it;
 }

@@ -41,14 +41,15 @@ std::int64_t steps_needed(const ScheduleInput& in) {
   const double decay = static_cast<double>(in.steps - in.decay_start) / static_cast<double>(in.steps);
   // Both widths shrink to their shares, so a run some hundred times longer than its parts always fits.
   const auto parts = static_cast<double>(in.warmup_steps + 2 * in.window_evals);
-  const double shares =
-      has_stable_phase(in) ? std::min(decay - kFinalShare, (1 - decay) * (1 - kStableShare)) : 1 - kFinalShare;
+  const double shares = has_stable_phase(in) ? std::min(decay - kFinalShare, (1 - decay) * (1 - kStableShare))
+                                             : 1 - kFinalShare;
   if (shares <= 0) return 0;
   const bool decay_begins_at_warmup = in.decay_start <= in.warmup_steps;
   const auto most = in.steps + static_cast<std::int64_t>(std::ceil(4 * parts / shares));
   for (ScheduleInput longer = in; longer.steps <= most; ++longer.steps) {
-    longer.decay_start = decay_begins_at_warmup ? in.decay_start
-                                                : longer.steps - std::llround(decay * static_cast<double>(longer.steps));
+    longer.decay_start = decay_begins_at_warmup
+                             ? in.decay_start
+                             : longer.steps - std::llround(decay * static_cast<double>(longer.steps));
     if (windows_fit(longer)) return longer.steps;
   }
   return 0;

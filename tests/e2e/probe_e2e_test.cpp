@@ -13,7 +13,8 @@ TEST(Probe, ProposesLinesThatAConfigurationTakes) {
   const Workspace w;
   ASSERT_EQ(w.nibble("train run.toml --set telemetry.every=0").code, 0);
   const Outcome o = w.nibble(
-      "probe runs/tiny/checkpoints/step_00000020 --batches 1 --budget 0.4 --json probe.json --toml keep.toml");
+      "probe runs/tiny/checkpoints/step_00000020 --batches 1 --budget 0.4 --json probe.json --toml "
+      "keep.toml");
   ASSERT_EQ(o.code, 0) << o.output;
   for (const char* said : {"blocks.0.mamba.in", "by position, same budget", "keep_bf16 = ["})
     EXPECT_NE(o.output.find(said), std::string::npos) << said << "\n" << o.output;
@@ -21,7 +22,8 @@ TEST(Probe, ProposesLinesThatAConfigurationTakes) {
   EXPECT_EQ(j.at("step"), 20);
   EXPECT_EQ(j.at("layers").size(), 8u);
   EXPECT_LE(j.at("held_out").at("proposed").at("flops_share").get<double>(), 0.4 + 1e-9);
-  w.write("kept.toml", w.read("run.toml").substr(0, w.read("run.toml").find("[precision]")) + w.read("keep.toml"));
+  w.write("kept.toml",
+          w.read("run.toml").substr(0, w.read("run.toml").find("[precision]")) + w.read("keep.toml"));
   const Outcome explained = w.nibble("explain kept.toml");
   EXPECT_EQ(explained.code, 0) << explained.output;
 
