@@ -23,12 +23,16 @@ struct Options {
 
 /// RUN/run.toml of RUN/checkpoints/step_N.
 std::filesystem::path config_of(const Options& o) {
+  check_usage(std::filesystem::exists(std::filesystem::path(o.checkpoint) / "state.json"),
+              "{} is no checkpoint: it holds no state.json; name a folder such as "
+              "runs/NAME/checkpoints/step_00001000",
+              o.checkpoint);
   if (!o.config.empty()) return o.config;
   const auto run = std::filesystem::absolute(o.checkpoint).lexically_normal();
   const auto folder = (run.has_filename() ? run : run.parent_path()).parent_path().parent_path();
   check_usage(std::filesystem::exists(folder / "run.toml"),
-              "{} is no checkpoint of a run (there is no {}); name its configuration with --config",
-              o.checkpoint, (folder / "run.toml").string());
+              "{} lies in no run (there is no {}); name its configuration with --config", o.checkpoint,
+              (folder / "run.toml").string());
   return folder / "run.toml";
 }
 

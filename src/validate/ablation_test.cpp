@@ -168,6 +168,23 @@ TEST(AblationPlan, TakesItsArmsFromTheConfigurationUnlessToldOtherwise) {
               ElementsAre("baseline", "full", "no_sr", "mx", "baseline_again"));
 }
 
+TEST(AblationPlan, EveryArmOfTheShippedExperimentsIsOneThatTheModelCanRun) {
+  const Place place;
+  for (const auto& [file, arms] :
+       {std::pair{"cpu-order", 8u}, std::pair{"ladder-30m", 13u}, std::pair{"ladder-50m", 13u},
+        std::pair{"ladder-100m", 13u}, std::pair{"ladder-200m", 13u}}) {
+    // The bundled text stands in for the one that is not part of this repository.
+    const RunConfig small = place.config({"eval.sequences=2"});
+    RunConfig c = load_run_config(fmt::format(NIBBLE_SOURCE_DIR "/configs/experiments/{}.toml", file));
+    c.data = small.data;
+    c.eval = small.eval;
+    c.training.batch = c.training.micro_batch = 4;
+    const AblationPlan plan = plan_ablation(RunSetup(c), {});
+    EXPECT_EQ(plan.arms.size(), arms) << file;
+    EXPECT_THAT(plan.left_out, IsEmpty()) << file;
+  }
+}
+
 /// A plan of fake arms, for what the curves say alone.
 AblationPlan fake_plan(const std::vector<std::string>& arms, int seeds) {
   AblationPlan plan;
