@@ -7,10 +7,11 @@
 #                                   [--nibble BINARY] [--logs DIR] [--drop-checkpoints] [-- OPTIONS OF nibble ablate]
 #
 # --workers   processes a GPU (default 1), or in all on the CPU (default: cores / threads)
+# --drop-checkpoints   deletes those of arms that have ended: no other arm reads them, and they are 12 bytes a parameter
 # --limit     after so many seconds the workers are told to save and stop; what has ended is judged
 # Every worker writes LOGS/worker_N.log; the table of what has ended goes to LOGS/table.txt and to the screen.
 set -euo pipefail
-usage() { sed -n '6,13p' "$0" >&2; exit 2; }
+usage() { sed -n '6,12p' "$0" >&2; exit 2; }
 
 config=${1:-}
 if [ ! -f "$config" ]; then usage; fi
@@ -84,9 +85,14 @@ stop_workers() {
   kill -TERM "${pids[@]}" 2>/dev/null || true
 }
 trap stop_workers INT TERM
+drop_checkpoints() {
+  [ "$drop" = 1 ] && [ -d "$runs/$name" ] || return 0
+  find "$runs/$name" -name ended.json | while read -r mark; do rm -rf "$(dirname "$mark")/checkpoints"; done
+}
 alive() { for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && return 0; done; return 1; }
 while alive; do
   if [ "$limit" -gt 0 ] && [ $((SECONDS - started)) -ge "$limit" ]; then stop_workers; fi
+  drop_checkpoints
   sleep 1
 done
 failed=0
@@ -102,8 +108,6 @@ done
 
 "$nibble" ablate "${common[@]}" --judge >"$logs/table.txt" 2>&1 || failed=1
 cat "$logs/table.txt"
-if [ "$drop" = 1 ]; then
-  find "$runs/$name" -name ended.json | while read -r mark; do rm -rf "$(dirname "$mark")/checkpoints"; done
-fi
+drop_checkpoints
 echo "$((SECONDS - started)) s"
 exit "$failed"
