@@ -32,8 +32,10 @@ struct Row {
 constexpr Row kVerbs[] = {
     {"validate", "Train a baseline and a candidate on the same batches and judge the gap", add_validate},
     {"ablate", "Train a recipe without each of its ingredients and rank what they are worth", add_ablate},
+    {"probe", "Measure what quantising each layer costs and propose which to keep in BF16", add_probe},
     {"train", "Train one model", add_train},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
+    {"data", "Tokenise the text of a configuration and say what it holds", add_data},
     {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},
     {"compare", "Lay any two runs side by side: the gap, its interval, what one pair may claim", add_compare},
     {"forecast", "Expected gap at a real size and length, from pilots and the literature", add_forecast},

@@ -170,6 +170,27 @@ bool is_intact(const fs::path& directory) {
   return true;
 }
 
+/// What a verified folder holds.
+PreparedData open_checked(const fs::path& directory) {
+  const Json provenance = read_json(directory / kProvenance);
+  const OpenedSplit train = open_split(provenance, "train", directory);
+  const OpenedSplit validation = open_split(provenance, "validation", directory);
+  OpenedSplit evaluation = open_split(provenance, "evaluation", directory);
+  check(!train.shards.empty() && !validation.shards.empty(), "{}: a split has no text", directory.string());
+  PreparedData data{.directory = directory,
+                    .from_cache = false,
+                    .tokenizer = Tokenizer::load(directory),
+                    .train = TokenStream(train.shards),
+                    .validation = TokenStream(validation.shards),
+                    .train_size = train.size,
+                    .validation_size = validation.size,
+                    .evaluation_size = evaluation.size,
+                    .evaluation_shards = std::move(evaluation.shards)};
+  const std::uint64_t both[] = {data.train.fingerprint(), data.validation.fingerprint()};
+  data.fingerprint = xxh3_64(std::as_bytes(std::span(both)));
+  return data;
+}
+
 }  // namespace
 
 PreparedData prepare(const PrepareConfig& config) {
@@ -185,22 +206,20 @@ PreparedData prepare(const PrepareConfig& config) {
   const bool cached = is_intact(directory);
   if (!cached) build(config, description, directory);
 
-  const Json provenance = read_json(directory / kProvenance);
-  const OpenedSplit train = open_split(provenance, "train", directory);
-  const OpenedSplit validation = open_split(provenance, "validation", directory);
-  OpenedSplit evaluation = open_split(provenance, "evaluation", directory);
-  check(!train.shards.empty() && !validation.shards.empty(), "corpus {}: a split has no text", corpus.name);
-  PreparedData data{.directory = directory,
-                    .from_cache = cached,
-                    .tokenizer = Tokenizer::load(directory),
-                    .train = TokenStream(train.shards),
-                    .validation = TokenStream(validation.shards),
-                    .train_size = train.size,
-                    .validation_size = validation.size,
-                    .evaluation_size = evaluation.size,
-                    .evaluation_shards = std::move(evaluation.shards)};
-  const std::uint64_t both[] = {data.train.fingerprint(), data.validation.fingerprint()};
-  data.fingerprint = xxh3_64(std::as_bytes(std::span(both)));
+  PreparedData data = open_checked(directory);
+  data.from_cache = cached;
+  return data;
+}
+
+PreparedData open_prepared(const fs::path& directory) {
+  check_usage(
+      fs::exists(directory / kProvenance),
+      "data.prepared: {} holds no {}; name a folder that `nibble data` printed, or leave the key out and "
+      "name the text",
+      directory.string(), kProvenance);
+  verify_dir(directory);
+  PreparedData data = open_checked(directory);
+  data.from_cache = true;
   return data;
 }
 

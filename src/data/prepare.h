@@ -50,4 +50,8 @@ struct PreparedData {
 /// and what to do.
 PreparedData prepare(const PrepareConfig& config);
 
+/// A folder that prepare() made, here or elsewhere, every byte checked. The text is not needed. Throws Error
+/// naming the folder and what is wrong with it.
+PreparedData open_prepared(const std::filesystem::path& directory);
+
 }  // namespace nibble

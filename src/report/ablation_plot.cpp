@@ -43,6 +43,7 @@ void draw(Plot& plot, const std::optional<GapEstimate>& g, double y, const char*
 }
 
 std::string loss_label(const AblationRow& r) {
+  if (!r.finished) return "not finished yet";
   return r.loss ? fmt::format("loss {:.4f}", *r.loss) : r.broken;
 }
 

@@ -30,6 +30,7 @@ struct DataSection {
   std::string tokenizer = "bpe";
   std::int64_t vocab_size = 1024;
   std::string cache = ".cache/data";
+  std::string prepared;  ///< a folder of the cache, used as it is
   friend bool operator==(const DataSection&, const DataSection&) = default;
 };
 
@@ -135,6 +136,14 @@ struct ProtocolSection {
   friend bool operator==(const ProtocolSection&, const ProtocolSection&) = default;
 };
 
+/// What `nibble ablate` runs beside the baseline and the recipe as configured.
+struct AblationSection {
+  std::vector<std::string> without, arms;
+  std::int64_t seeds = 0;
+  bool baseline_again = false;
+  friend bool operator==(const AblationSection&, const AblationSection&) = default;
+};
+
 struct FaultsSection {
   std::int64_t inject_nan_step = -1;
   bool wgrad_sign_mismatch = false, stuck_random_bits = false, lost_micro_batches = false;
@@ -155,6 +164,7 @@ struct RunConfig {
   TelemetrySection telemetry;
   EvalSection eval;
   ProtocolSection protocol;
+  AblationSection ablation;
   FaultsSection faults;
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 

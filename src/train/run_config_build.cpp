@@ -152,6 +152,7 @@ void check_rest(const RunConfig& c) {
   at_least("eval.sequences", c.eval.sequences, 1);
   at_least("protocol.pairs", c.protocol.pairs, 1);
   between("protocol.limit", c.protocol.limit, 0, 1);
+  at_least("ablation.seeds", c.ablation.seeds, 0);
   at_least("faults.inject_nan_step", c.faults.inject_nan_step, -1);
 }
 

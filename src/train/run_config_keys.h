@@ -61,6 +61,8 @@ void visit_what(C& c, V& v) {
     "bpe (trained on the training text), byte, or a path to tokenizer.json");
   v("vocab_size", c.data.vocab_size, kMaths, "tokens of a BPE that is trained");
   v("cache", c.data.cache, kNone, "folder for token shards");
+  v("prepared", c.data.prepared, kNone,
+    "folder that `nibble data` made, with tokenizer and shards, taken as it is; the text is then not needed");
 }
 
 template <class C, class V>
@@ -204,6 +206,13 @@ void visit_around(C& c, V& v) {
   v("aa_arm", c.protocol.aa_arm, kNone, "run the candidate again with another stochastic-rounding seed");
   v("abort", c.protocol.abort, kNone, "stop after a sustained gap above the limit");
   v("limit", c.protocol.limit, kNone, "largest relative gap accepted; 0: from the model's size");
+  v.section("ablation", "The arms of `nibble ablate`; its options take their place when given.");
+  v("without", c.ablation.without, kNone,
+    "ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks; none; empty: all");
+  v("arms", c.ablation.arms, kNone, "further arms: 'NAME=key=value;key=value'");
+  v("seeds", c.ablation.seeds, kNone, "seeds an arm; 0: protocol.pairs");
+  v("baseline_again", c.ablation.baseline_again, kNone,
+    "train the baseline with another seed too: other start values and batches, so what a seed alone does");
   v.section("faults", "Planted faults, to see the guards work.");
   v("inject_nan_step", c.faults.inject_nan_step, kMaths, "step whose gradients get a NaN; -1: none");
   v("wgrad_sign_mismatch", c.faults.wgrad_sign_mismatch, kMaths,

@@ -354,8 +354,10 @@ TEST_P(ShippedConfig, DescribesARunThatItsRecipeAccepts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShippedConfig,
-                         ::testing::Values("quickstart.toml", "pilot-llama-124m.toml",
-                                           "pilot-hybrid-1b.toml"));
+                         ::testing::Values("quickstart.toml", "pilot-llama-124m.toml", "pilot-hybrid-1b.toml",
+                                           "experiments/cpu-order.toml", "experiments/ladder-30m.toml",
+                                           "experiments/ladder-50m.toml", "experiments/ladder-100m.toml",
+                                           "experiments/ladder-200m.toml"));
 
 TEST(Quickstart, FitsItsBudget) {
   const RunConfig c = load_run_config(NIBBLE_SOURCE_DIR "/configs/quickstart.toml");

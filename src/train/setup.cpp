@@ -54,6 +54,7 @@ TokenizerChoice tokenizer_of(const DataSection& d) {
 }
 
 PreparedData prepared(const RunConfig& c) {
+  if (!c.data.prepared.empty()) return open_prepared(c.data.prepared);
   return prepare({.corpus = corpus_of(c.data), .tokenizer = tokenizer_of(c.data), .cache = c.data.cache});
 }
 

@@ -59,7 +59,7 @@ void check_arm_name(const std::string& name, const std::string& text) {
               "--arms \"{}\": an arm is NAME=key=value;key=value, and its name a folder of letters, digits, "
               "'_', '-', '+' and '.', not starting with '.' or \"seed_\"",
               text);
-  check_usage(name != kBaselineArm && name != kFullArm && name != kAaArm,
+  check_usage(name != kBaselineArm && name != kFullArm && name != kAaArm && name != kAgainArm,
               "--arms \"{}\": the name {} is taken; choose another", text, name);
 }
 
@@ -91,8 +91,16 @@ AblationArm edited_arm(const RunConfig& base, const std::string& name, std::vect
   for (const std::string& e : edits) check_edit(name, e);
   AblationArm arm{.name = name, .edits = std::move(edits), .config = {}, .recipe = {}};
   arm.config = parse_run_config(to_toml(base), "arm " + name, arm.edits);
+  arm.config.ablation = {};
   arm.recipe = recipe_of(arm).name;
   return arm;
+}
+
+AblationRequest over_configuration(const AblationSection& section, AblationRequest request) {
+  if (request.without.empty()) request.without = section.without;
+  if (request.arms.empty()) request.arms = section.arms;
+  if (request.seeds == 0) request.seeds = static_cast<int>(section.seeds);
+  return request;
 }
 
 /// Whether two recipes make every linear of the model do the same in every step.
@@ -152,6 +160,9 @@ void add_arms(AblationPlan& plan, const std::vector<std::string>& texts) {
   }
 }
 
+/// Beyond the seeds of any ablation (at most 99), so that its start values and batches are nobody else's.
+constexpr std::uint64_t kAgainShift = 1000;
+
 std::vector<ArmSpec> runs_of(const AblationPlan& plan, int seeds) {
   std::vector<ArmSpec> out;
   const auto seed = static_cast<std::uint64_t>(plan.config.training.seed);
@@ -160,6 +171,10 @@ std::vector<ArmSpec> runs_of(const AblationPlan& plan, int seeds) {
     const auto shift = static_cast<std::uint64_t>(s);
     const std::string folder = s == 0 ? "" : fmt::format("seed_{:02}/", s + 1);
     for (const AblationArm& a : plan.arms) {
+      if (a.name == kAgainArm) {
+        if (s == 0) out.push_back({a.name, a.name, a.recipe, 1, seed + kAgainShift, sr_seed});
+        continue;
+      }
       out.push_back({a.name, folder + a.name, a.recipe, s + 1, seed + shift, sr_seed + shift});
       if (s == 0 && a.name == kFullArm && plan.config.protocol.aa_arm)
         out.push_back({kAaArm, kAaArm, a.recipe, 1, seed, aa_sr_seed(sr_seed)});
@@ -170,7 +185,8 @@ std::vector<ArmSpec> runs_of(const AblationPlan& plan, int seeds) {
 
 }  // namespace
 
-AblationPlan plan_ablation(const RunSetup& setup, const AblationRequest& request) {
+AblationPlan plan_ablation(const RunSetup& setup, const AblationRequest& asked) {
+  const AblationRequest request = over_configuration(setup.config().ablation, asked);
   AblationPlan plan{.directory = run_directory(setup.config()),
                     .config = setup.config(),
                     .arms = {},
@@ -187,16 +203,22 @@ AblationPlan plan_ablation(const RunSetup& setup, const AblationRequest& request
   AblationArm baseline{.name = kBaselineArm, .edits = {}, .config = c, .recipe = baseline_recipe(c).name};
   baseline.config.precision = PrecisionSection{};
   baseline.config.precision.recipe = baseline.recipe;
-  plan.arms.push_back(std::move(baseline));
+  baseline.config.ablation = {};
+  plan.arms.push_back(baseline);
   plan.arms.push_back({.name = kFullArm, .edits = {}, .config = c, .recipe = full.name});
+  plan.arms.back().config.ablation = {};
   add_ingredients(plan, request, all);
   add_arms(plan, request.arms);
   check_usage(plan.arms.size() > 2, "nothing to compare: {}; name arms with --arms",
               plan.left_out.empty() ? "--without none" : plan.left_out.front());
+  if (c.ablation.baseline_again) {
+    baseline.name = kAgainArm;
+    plan.arms.push_back(std::move(baseline));
+  }
 
   plan.protocol = protocol_of(setup);
   for (const AblationArm& a : plan.arms) {
-    if (a.name != kBaselineArm) recipe_of(a, all);
+    if (a.name != kBaselineArm && a.name != kAgainArm) recipe_of(a, all);
     plan.protocol.contract["arm " + a.name] = maths_hash(a.config, true);
   }
   plan.protocol.abort = {};  // an arm that is far off is the finding, so none is stopped
@@ -238,7 +260,8 @@ GapEstimate estimate(const ArmCurves& reference, const ArmCurves& arm, const Abl
   out.mean = mean(out.by_seed);
   out.identical = reference.seeds == arm.seeds;
   if (out.identical) return out;
-  const Noise noise = a.spread ? noise_of(pairs, window, a.protocol.noise) : a.noise;
+  // One unpaired run has the noise that the rule assumes of one pair.
+  const Noise noise = a.spread || arm.name == kAgainArm ? noise_of(pairs, window, a.protocol.noise) : a.noise;
   const double reach = noise.reach(0.975) / std::sqrt(static_cast<double>(pairs.size()));
   out.ci95 = {out.mean - reach, out.mean + reach};
   return out;
@@ -252,15 +275,23 @@ AblationRow row_of(const AblationArm& arm, const std::vector<ArmCurves>& curves,
                   .gap = {},
                   .against_full = {},
                   .broken = {},
-                  .faults = {}};
+                  .faults = {},
+                  .finished = true};
   const ArmCurves* own = find(curves, arm.name);
-  check(own != nullptr && !own->seeds.empty(), "arm {} was not run", arm.name);
+  row.finished = own != nullptr && !own->seeds.empty();
+  if (!row.finished) return row;
   row.broken = own->broken;
   row.faults = own->faults;
   if (!row.broken.empty()) return row;
   std::vector<double> losses;
   for (const auto& curve : own->seeds) losses.push_back(window_loss(curve, a.protocol.final_window()));
   row.loss = mean(losses);
+  if (arm.name == kAgainArm) {
+    ArmCurves first = *find(curves, kBaselineArm);
+    first.seeds.resize(1);
+    row.gap = estimate(first, *own, a);
+    return row;
+  }
   if (arm.name != kBaselineArm) row.gap = estimate(*find(curves, kBaselineArm), *own, a);
   const ArmCurves* full = find(curves, kFullArm);
   if (arm.name != kFullArm && full->broken.empty()) row.against_full = estimate(*full, *own, a);
@@ -276,9 +307,9 @@ Noise noise_from(const std::vector<ArmCurves>& curves, const Protocol& p) {
   return noise_of(pairs, p.final_window(), p.noise);
 }
 
-/// Baselines have no gap and stand at zero; broken arms behind everything.
+/// Baselines have no gap and stand at zero; broken and unfinished arms behind everything.
 double rank(const AblationRow& r) {
-  if (!r.broken.empty()) return HUGE_VAL;
+  if (!r.finished || !r.broken.empty()) return HUGE_VAL;
   return r.gap ? r.gap->mean : 0;
 }
 
@@ -294,7 +325,7 @@ Ablation judge_ablation(const AblationPlan& plan, const std::vector<ArmCurves>& 
   for (const char* name : {kBaselineArm, kFullArm})
     check(find(curves, name) != nullptr && !find(curves, name)->seeds.empty(), "arm {} was not run", name);
   Ablation a{.protocol = plan.protocol,
-             .seeds = plan.protocol.pairs(),
+             .seeds = static_cast<int>(find(curves, kBaselineArm)->seeds.size()),
              .noise = {},
              .spread = false,
              .rows = {},

@@ -22,19 +22,23 @@
 ///
 ///   DIR/protocol.json               frozen before step 0; its hash is in every arm's log
 ///   DIR/{baseline,full,full_aa,no_rht,...}/, DIR/seed_02/{baseline,full,...}/   as a comparison's arms
+///   DIR/*/ended.json                an arm that has ended; one without it is continued
 ///   DIR/ablation.json               what was measured
 namespace nibble {
 
 inline constexpr const char* kBaselineArm = "baseline";
 inline constexpr const char* kFullArm = "full";   ///< the recipe as the configuration has it
 inline constexpr const char* kAaArm = "full_aa";  ///< the same under another stochastic-rounding key
+/// The baseline from other start values on other batches: what a seed alone does to a loss. Not paired.
+inline constexpr const char* kAgainArm = "baseline_again";
 
+/// What is empty or 0 is as [ablation] of the configuration has it.
 struct AblationRequest {
-  /// Ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks. Empty: all that the recipe has;
-  /// {"none"}: none.
+  /// Ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks. Empty there too: all that the
+  /// recipe has; {"none"}: none.
   std::vector<std::string> without;
   std::vector<std::string> arms;  ///< further arms, NAME=key=value;key=value
-  int seeds = 0;                  ///< 0: the configuration's protocol.pairs
+  int seeds = 0;                  ///< 0 there too: protocol.pairs
 };
 
 struct AblationArm {
@@ -52,7 +56,8 @@ struct AblationPlan {
   Protocol protocol;                  ///< its arms are the runs, seed by seed
 };
 
-/// Seed s trains with training.seed + s - 1 and precision.sr_seed + s - 1, in every arm. Edits may be of
+/// Seed s trains with training.seed + s - 1 and precision.sr_seed + s - 1, in every arm; baseline_again with
+/// training.seed + 1000. Edits may be of
 /// [precision], [optimizer] and [faults]: what else changes the maths would break the pairing.
 /// Throws Error{Usage}: for a recipe that quantises nothing, an ingredient asked for by name that it does not
 /// have, a bad edit, a recipe that the model cannot run. Nothing is trained before all arms passed.
@@ -83,6 +88,7 @@ struct AblationRow {
   std::optional<GapEstimate> against_full;  ///< not for the full recipe
   std::string broken;
   std::vector<std::string> faults;
+  bool finished = true;  ///< false: some of its runs have not ended; it has no figures then
 };
 
 struct Ablation {
@@ -96,23 +102,38 @@ struct Ablation {
   const AblationRow* row(const std::string& name) const;
 };
 
-/// Pure: figures from curves. Throws Error for curves that do not follow the protocol.
+/// Pure: figures from curves, over the seeds that the baseline has. An arm without curves is not finished.
+/// Throws Error for curves that do not follow the protocol, or without a baseline and a full recipe.
 Ablation judge_ablation(const AblationPlan& plan, const std::vector<ArmCurves>& curves);
+
+/// Which part of an ablation a call does.
+struct AblationWork {
+  bool resume = false;  ///< skip the arms that have ended, continue the one that has not
+  /// As resume, and other processes may do the same in the same folder at the same time: each takes the arms
+  /// that nobody has, and the one that ends the last arm judges.
+  bool join = false;
+  std::vector<std::string> only;  ///< train these arms alone; empty: all
+  bool judge_only = false;        ///< train nothing, judge what has ended
+};
 
 struct AblationRun {
   Ablation result;
-  bool finished = false;  ///< false: a signal ended it; --resume continues
-  int signal = 0;
+  bool finished = false;                ///< all arms have ended
+  bool judged = false;                  ///< there is a result; of a part, when not finished
+  std::vector<std::string> unfinished;  ///< folders of the arms that have not ended
+  int signal = 0;                       ///< what ended the call; --resume continues
 };
 
-/// Trains what is not finished yet in a folder that exists (open_run_directory), judges, writes
-/// DIR/ablation.json. `on_skip` hears of arms that an earlier
-/// call finished. Throws  Error{Usage} when `resume` meets a folder of another protocol;
+/// Trains what has not ended yet in a folder that exists (open_run_directory), judges the seeds that baseline
+/// and full recipe have, writes DIR/ablation.json. `on_skip` hears of arms that an earlier call or another
+/// process has. Throws  Error{Usage} when `resume` or `join` meets a folder of another protocol, or `only`
+/// names no arm;
 ///         Error{Runtime} when arms did not start from the same bytes or saw other batches;
 ///         Error{NonFinite} from the baseline. Another arm that is not finite is a result.
-AblationRun run_ablation(const AblationPlan& plan, Stream& stream, bool resume, const SignalGuard& signals,
+AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work,
+                         const SignalGuard& signals,
                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
-                         const std::function<void(const ArmSpec&)>& on_skip = {});
+                         const std::function<void(const ArmSpec&, const char* why)>& on_skip = {});
 
 std::string ablation_text(const Ablation& a);
 Json ablation_json(const Ablation& a);

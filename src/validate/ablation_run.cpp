@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains the arms of an ablation, skipping those that are finished.
+// Trains the arms of an ablation, skipping those that are finished or in another process's hands.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "io/file.h"
-#include "train/checkpoint.h"
+#include "io/file_lock.h"
+#include "io/json.h"
 #include "train/run_log.h"
 #include "validate/ablation.h"
 
 namespace nibble {
 namespace {
 
+constexpr const char* kEnded = "ended.json";
+
 /// Writes the protocol, or makes sure that the one that is there is the same.
-void freeze(const AblationPlan& plan, bool resume) {
+void freeze(const AblationPlan& plan, bool keep) {
+  const FileLock lock = FileLock::wait_for(plan.directory / ".lock");
   const std::filesystem::path path = plan.directory / "protocol.json";
-  if (resume && std::filesystem::exists(path)) {
+  if (keep && std::filesystem::exists(path)) {
     const std::string frozen = protocol_hash(protocol_from_text(read_file(path)));
     check_usage(frozen == protocol_hash(plan.protocol),
                 "{} belongs to another ablation or comparison ({}, this one is {}): configuration, arms and "
@@ -24,7 +32,17 @@ void freeze(const AblationPlan& plan, bool resume) {
                 path.string(), frozen, protocol_hash(plan.protocol));
     return;
   }
-  write_file(path, canonical_text(plan.protocol));
+  write_file_atomically(path, canonical_text(plan.protocol));
+  write_file_atomically(plan.directory / "run.toml", to_toml(plan.config));
+}
+
+void check_only(const AblationPlan& plan, const std::vector<std::string>& only) {
+  std::set<std::string> names;
+  for (const ArmSpec& a : plan.protocol.arms) names.insert(a.name);
+  const std::vector<std::string> known(names.begin(), names.end());
+  for (const std::string& n : only)
+    check_usage(names.contains(n), "--only {}: there is no such arm{} The arms are {}.", n,
+                did_you_mean(n, known, 2), fmt::join(known, ", "));
 }
 
 std::vector<EvalPoint> points(const std::vector<EvalEvent>& events) {
@@ -50,6 +68,13 @@ void require_paired(const RunLog& baseline, const RunLog& log, const std::string
   }
 }
 
+BaselineLosses losses_of(const RunLog& log) {
+  BaselineLosses out;
+  for (const EvalEvent& e : log.evaluations) out.val[e.step] = e.loss;
+  for (const TrainEvent& e : log.train) out.train[e.step] = e.loss;
+  return out;
+}
+
 class Runner {
  public:
   Runner(const AblationPlan& plan, Stream& stream, bool resume, const SignalGuard& signals)
@@ -59,14 +84,13 @@ class Runner {
         signals_(signals),
         hash_(protocol_hash(plan.protocol)) {}
 
-  bool finished(const ArmSpec& spec) const {
-    const std::filesystem::path directory = plan_.directory / spec.directory;
-    const std::int64_t steps = plan_.protocol.steps;
-    // The log is on disk before the last checkpoint appears, so the checkpoint is looked for first.
-    if (!resume_ || !std::filesystem::exists(directory / "checkpoints" / checkpoint_name(steps)))
-      return false;
-    const RunLog log = read_run_log(directory / "metrics.jsonl");
-    return log.header.protocol == hash_ && !log.evaluations.empty() && log.evaluations.back().step == steps;
+  std::filesystem::path folder(const ArmSpec& spec) const { return plan_.directory / spec.directory; }
+
+  /// Whether the arm has ended, at its last step or not finite, under this protocol.
+  bool ended(const ArmSpec& spec) const {
+    const std::filesystem::path path = folder(spec) / kEnded;
+    if (!std::filesystem::exists(path)) return false;
+    return json_get<std::string>(read_json(path), "protocol", path.string()) == hash_;
   }
 
   /// Trains one arm. Returns false when a signal ended it.
@@ -74,11 +98,12 @@ class Runner {
     const RunSetup setup(config_of(spec));
     const RunConfig& c = setup.config();
     const bool is_baseline = spec.name == kBaselineArm;
-    Learner learner(stream_, setup.learner(is_baseline ? baseline_recipe(c) : candidate_recipe(c), spec.seed,
+    const bool in_baseline = is_baseline || spec.name == kAgainArm;
+    Learner learner(stream_, setup.learner(in_baseline ? baseline_recipe(c) : candidate_recipe(c), spec.seed,
                                            spec.sr_seed));
     const SampleOrder order = setup.order(spec.seed);
     RunPlan plan = setup.plan(learner, stream_.kind());
-    plan.directory = plan_.directory / spec.directory;
+    plan.directory = folder(spec);
     plan.eval_steps = plan_.protocol.eval_steps;
     plan.eval_steps.insert(plan.eval_steps.begin(), 0);
     plan.alarms = plan_.protocol.alarms;
@@ -86,43 +111,73 @@ class Runner {
     plan.identity["arm"] = spec.directory;
     plan.identity["protocol"] = plan.header.protocol = hash_;
     plan.header.arm = spec.name;
-    std::filesystem::create_directories(plan.directory);
     write_file(plan.directory / "run.toml", to_toml(c));
-    if (console && !is_baseline) console->attach_baseline(losses_of(baseline_));
+    if (console && !in_baseline) attach_baseline(spec, *console);
     try {
       const RunResult r =
           run_training(learner, {order, setup.validation(), setup.data().tokenizer}, plan, console, signals_);
-      return r.end != RunEnd::Signal;
+      if (r.end == RunEnd::Signal) return false;
+      end(spec, "");
     } catch (const Error& e) {
       // An arm's own failure is a finding, not an accident; without its baseline there is none.
       if (e.kind() != ErrorKind::NonFinite || is_baseline) throw;
-      curves_of(spec).broken = fmt::format("not finite after step {}{}", learner.steps_done(),
-                                           spec.pair > 1 ? fmt::format(" of seed {}", spec.pair) : "");
-      return true;
+      end(spec, fmt::format("not finite after step {}{}", learner.steps_done(),
+                            spec.pair > 1 ? fmt::format(" of seed {}", spec.pair) : ""));
     }
+    return true;
   }
 
-  /// What the arm's log says, once it has ended.
-  void collect(const ArmSpec& spec) {
-    const RunLog log = read_run_log(plan_.directory / spec.directory / "metrics.jsonl");
-    if (spec.name == kBaselineArm)
-      baseline_ = log;
-    else
-      require_paired(baseline_, log, spec.directory);
-    ArmCurves& c = curves_of(spec);
-    c.seeds.push_back(points(log.evaluations));
-    for (const AlarmEvent& a : log.alarms)
-      if (a.severity == Severity::Fault) c.faults.push_back(a.text);
+  /// The curves of all arms that have ended in each of the first `seeds` seeds.
+  std::vector<ArmCurves> curves(int seeds) const {
+    std::vector<ArmCurves> out;
+    RunLog baseline;
+    for (const ArmSpec& spec : plan_.protocol.arms) {
+      if (spec.pair > seeds || !complete(spec.name, seeds)) continue;
+      const RunLog log = read_run_log(folder(spec) / "metrics.jsonl");
+      if (spec.name == kBaselineArm)
+        baseline = log;
+      else if (spec.name != kAgainArm)
+        require_paired(baseline, log, spec.directory);
+      collect(spec, log, out);
+    }
+    return out;
   }
 
-  const std::vector<ArmCurves>& curves() const { return curves_; }
+  /// Seeds in which the baseline and the full recipe have ended, from the first on.
+  int judgeable_seeds() const {
+    int seeds = 0;
+    while (seeds < plan_.protocol.pairs() && complete(kBaselineArm, seeds + 1) &&
+           complete(kFullArm, seeds + 1))
+      ++seeds;
+    return seeds;
+  }
 
  private:
-  static BaselineLosses losses_of(const RunLog& log) {
-    BaselineLosses out;
-    for (const EvalEvent& e : log.evaluations) out.val[e.step] = e.loss;
-    for (const TrainEvent& e : log.train) out.train[e.step] = e.loss;
-    return out;
+  bool complete(const std::string& arm, int seeds) const {
+    return std::all_of(plan_.protocol.arms.begin(), plan_.protocol.arms.end(),
+                       [&](const ArmSpec& s) { return s.name != arm || s.pair > seeds || ended(s); });
+  }
+
+  void end(const ArmSpec& spec, const std::string& broken) const {
+    write_file_atomically(folder(spec) / kEnded,
+                          Json{{"schema", 1}, {"protocol", hash_}, {"broken", broken}}.dump() + "\n");
+  }
+
+  void attach_baseline(const ArmSpec& spec, ConsoleSink& console) const {
+    for (const ArmSpec& b : plan_.protocol.arms)
+      if (b.name == kBaselineArm && b.pair == spec.pair && ended(b))
+        console.attach_baseline(losses_of(read_run_log(folder(b) / "metrics.jsonl")));
+  }
+
+  void collect(const ArmSpec& spec, const RunLog& log, std::vector<ArmCurves>& all) const {
+    auto c = std::find_if(all.begin(), all.end(), [&](const ArmCurves& a) { return a.name == spec.name; });
+    if (c == all.end()) c = all.insert(c, {.name = spec.name, .seeds = {}, .broken = {}, .faults = {}});
+    const std::filesystem::path mark = folder(spec) / kEnded;
+    const auto broken = json_get<std::string>(read_json(mark), "broken", mark.string());
+    if (c->broken.empty()) c->broken = broken;
+    c->seeds.push_back(points(log.evaluations));
+    for (const AlarmEvent& a : log.alarms)
+      if (a.severity == Severity::Fault) c->faults.push_back(a.text);
   }
 
   RunConfig config_of(const ArmSpec& spec) const {
@@ -136,43 +191,57 @@ class Runner {
     return c;
   }
 
-  ArmCurves& curves_of(const ArmSpec& spec) {
-    for (ArmCurves& c : curves_)
-      if (c.name == spec.name) return c;
-    curves_.push_back({.name = spec.name, .seeds = {}, .broken = {}, .faults = {}});
-    return curves_.back();
-  }
-
   const AblationPlan& plan_;
   Stream& stream_;
   bool resume_;
   const SignalGuard& signals_;
   std::string hash_;
-  RunLog baseline_;  ///< of the seed at hand
-  std::vector<ArmCurves> curves_;
 };
+
+/// What has ended, judged. One process at a time writes the figures.
+void judge(const AblationPlan& plan, const Runner& runner, AblationRun& out) {
+  const FileLock lock = FileLock::wait_for(plan.directory / ".lock");
+  for (const ArmSpec& spec : plan.protocol.arms)
+    if (!runner.ended(spec)) out.unfinished.push_back(spec.directory);
+  out.finished = out.unfinished.empty();
+  const int seeds = runner.judgeable_seeds();
+  if (seeds == 0) return;
+  out.result = judge_ablation(plan, runner.curves(seeds));
+  out.judged = true;
+  write_file_atomically(plan.directory / "ablation.json", dump_json(ablation_json(out.result)));
+}
 
 }  // namespace
 
-AblationRun run_ablation(const AblationPlan& plan, Stream& stream, bool resume, const SignalGuard& signals,
+AblationRun run_ablation(const AblationPlan& plan, Stream& stream, const AblationWork& work,
+                         const SignalGuard& signals,
                          const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
-                         const std::function<void(const ArmSpec&)>& on_skip) {
+                         const std::function<void(const ArmSpec&, const char* why)>& on_skip) {
   AblationRun out;
-  freeze(plan, resume);
-  write_file(plan.directory / "run.toml", to_toml(plan.config));
-  Runner runner(plan, stream, resume, signals);
+  check_only(plan, work.only);
+  const bool keep = work.resume || work.join || work.judge_only;
+  freeze(plan, keep);
+  Runner runner(plan, stream, keep, signals);
+  const auto mine = [&](const ArmSpec& s) {
+    return work.only.empty() || std::find(work.only.begin(), work.only.end(), s.name) != work.only.end();
+  };
+  const auto skip = [&](const ArmSpec& s, const char* why) {
+    if (on_skip) on_skip(s, why);
+  };
   for (const ArmSpec& spec : plan.protocol.arms) {
-    if (runner.finished(spec)) {
-      if (on_skip) on_skip(spec);
+    if (work.judge_only || !mine(spec)) continue;
+    make_directories(runner.folder(spec));
+    const auto lock = FileLock::try_to(runner.folder(spec) / ".lock");
+    if (!lock) {
+      skip(spec, "is in the hands of another process");
+    } else if (keep && runner.ended(spec)) {
+      skip(spec, "is finished already");
     } else if (!runner.run(spec, make_console(spec))) {
       out.signal = signals.received();
       return out;
     }
-    runner.collect(spec);
   }
-  out.result = judge_ablation(plan, runner.curves());
-  out.finished = true;
-  write_json(plan.directory / "ablation.json", ablation_json(out.result));
+  judge(plan, runner, out);
   return out;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/file_lock.h"
 #include "train/run_log.h"
 
 namespace nibble {
@@ -150,6 +151,40 @@ TEST(AblationPlan, ARecipeWithoutIngredientsIsAUsageError) {
               HasSubstr("quantises nothing"));
 }
 
+TEST(AblationPlan, TakesItsArmsFromTheConfigurationUnlessToldOtherwise) {
+  const Place place;
+  const RunSetup setup(
+      place.config({"ablation.without=[\"rht\"]", "ablation.arms=['mx=precision.recipe=mxfp4']",
+                    "ablation.seeds=2", "ablation.baseline_again=true"}));
+  const AblationPlan plan = plan_ablation(setup, {});
+  EXPECT_THAT(names(plan), ElementsAre("baseline", "full", "no_rht", "mx", "baseline_again"));
+  EXPECT_EQ(plan.protocol.pairs(), 2);
+  const ArmSpec& again = plan.protocol.arms[5];
+  EXPECT_EQ(again.name, kAgainArm) << "after the first seed's arms, once";
+  EXPECT_EQ(again.seed, 1001u);
+  EXPECT_EQ(again.recipe, "bf16");
+  EXPECT_EQ(plan.protocol.arms.size(), 2 * 4 + 2u);
+  EXPECT_THAT(names(plan_ablation(setup, {.without = {"sr"}, .arms = {}, .seeds = 1})),
+              ElementsAre("baseline", "full", "no_sr", "mx", "baseline_again"));
+}
+
+TEST(AblationPlan, EveryArmOfTheShippedExperimentsIsOneThatTheModelCanRun) {
+  const Place place;
+  for (const auto& [file, arms] :
+       {std::pair{"cpu-order", 8u}, std::pair{"ladder-30m", 13u}, std::pair{"ladder-50m", 13u},
+        std::pair{"ladder-100m", 13u}, std::pair{"ladder-200m", 13u}}) {
+    // The bundled text stands in for the one that is not part of this repository.
+    const RunConfig small = place.config({"eval.sequences=2"});
+    RunConfig c = load_run_config(fmt::format(NIBBLE_SOURCE_DIR "/configs/experiments/{}.toml", file));
+    c.data = small.data;
+    c.eval = small.eval;
+    c.training.batch = c.training.micro_batch = 4;
+    const AblationPlan plan = plan_ablation(RunSetup(c), {});
+    EXPECT_EQ(plan.arms.size(), arms) << file;
+    EXPECT_THAT(plan.left_out, IsEmpty()) << file;
+  }
+}
+
 /// A plan of fake arms, for what the curves say alone.
 AblationPlan fake_plan(const std::vector<std::string>& arms, int seeds) {
   AblationPlan plan;
@@ -238,14 +273,40 @@ TEST(Ablation, ABrokenFullRecipeStillLeavesTheGapsToTheBaseline) {
   EXPECT_FALSE(a.row("x")->against_full);
 }
 
-AblationRun run(const AblationPlan& plan, bool resume, std::vector<std::string>* skipped = nullptr) {
+TEST(Ablation, AnotherSeedOfTheBaselineIsARowOfItsOwnWithTheAssumedNoise) {
+  const AblationPlan plan = fake_plan({"baseline", "full", "baseline_again"}, 3);
+  const Ablation a = judge_ablation(
+      plan, {fake_curves(plan, "baseline", {0, 0, 0}), fake_curves(plan, "full", {0.01, 0.011, 0.012}),
+             fake_curves(plan, "baseline_again", {-0.002})});
+  const AblationRow& again = *a.row("baseline_again");
+  EXPECT_NEAR(again.gap->mean, -0.002, 1e-12);
+  EXPECT_NEAR(again.gap->ci95[1] - again.gap->mean, 1.959964 * 0.003, 1e-7);
+  EXPECT_FALSE(again.against_full);
+  EXPECT_THAT(ablation_text(a), HasSubstr("not paired"));
+}
+
+TEST(Ablation, ArmsWithoutCurvesAreNotFinishedAndStandLast) {
+  const AblationPlan plan = fake_plan({"baseline", "full", "later", "worse"}, 3);
+  const Ablation a =
+      judge_ablation(plan, {fake_curves(plan, "baseline", {0}), fake_curves(plan, "full", {0.01}),
+                            fake_curves(plan, "worse", {0.02})});
+  EXPECT_EQ(a.seeds, 1) << "of the three planned";
+  EXPECT_EQ(a.rows.back().name, "later");
+  EXPECT_FALSE(a.rows.back().finished);
+  EXPECT_FALSE(a.rows.back().loss);
+  EXPECT_THAT(ablation_text(a), HasSubstr("not finished yet"));
+  EXPECT_THROW(judge_ablation(plan, {fake_curves(plan, "baseline", {0})}), Error);
+}
+
+AblationRun run(const AblationPlan& plan, const AblationWork& work,
+                std::vector<std::string>* skipped = nullptr) {
   HostDevice host;
   Stream stream(BackendKind::Cpu, host, 1);
   const SignalGuard signals;
   open_run_directory(plan.directory, true);
   return run_ablation(
-      plan, stream, resume, signals, [](const ArmSpec&) { return nullptr; },
-      [skipped](const ArmSpec& a) {
+      plan, stream, work, signals, [](const ArmSpec&) { return nullptr; },
+      [skipped](const ArmSpec& a, const char*) {
         if (skipped != nullptr) skipped->push_back(a.directory);
       });
 }
@@ -255,7 +316,7 @@ TEST(RunAblation, AnEditThatChangesNothingGivesEveryBitOfTheFullRecipe) {
   // Stochastic rounding is on already: equal bits need equal start values, batches and rounding streams.
   const AblationPlan plan =
       plan_ablation(RunSetup(place.config()), {.without = {"sr"}, .arms = {"same=precision.sr=true"}});
-  const AblationRun done = run(plan, false);
+  const AblationRun done = run(plan, {});
   ASSERT_TRUE(done.finished);
   EXPECT_TRUE(done.result.row("same")->against_full->identical);
   EXPECT_FALSE(done.result.row("no_sr")->against_full->identical);
@@ -273,21 +334,59 @@ TEST(RunAblation, AnEditThatChangesNothingGivesEveryBitOfTheFullRecipe) {
 TEST(RunAblation, ResumingSkipsFinishedArmsAndGivesTheSameFigures) {
   const Place place;
   const AblationPlan plan = plan_ablation(RunSetup(place.config()), {.without = {"rht"}, .arms = {}});
-  const std::string first = ablation_json(run(plan, false).result).dump();
+  const std::string first = ablation_json(run(plan, {}).result).dump();
   std::filesystem::remove_all(plan.directory / "no_rht");
   std::vector<std::string> skipped;
-  EXPECT_EQ(ablation_json(run(plan, true, &skipped).result).dump(), first);
+  EXPECT_EQ(ablation_json(run(plan, {.resume = true}, &skipped).result).dump(), first);
   EXPECT_THAT(skipped, ElementsAre("baseline", "full", "full_aa"));
   EXPECT_EQ(read_json(plan.directory / "ablation.json").dump(), first);
   const AblationPlan other = plan_ablation(RunSetup(place.config()), {.without = {"sr"}, .arms = {}});
-  EXPECT_THROW(run(other, true), Error) << "other arms under the frozen protocol";
+  EXPECT_THROW(run(other, {.resume = true}), Error) << "other arms under the frozen protocol";
+}
+
+TEST(RunAblation, SeveralCallsShareAFolderAndTheLastOneJudges) {
+  const Place place;
+  const AblationPlan plan = plan_ablation(RunSetup(place.config()), {.without = {"rht"}, .arms = {}});
+  const std::string alone = ablation_json(run(plan, {}).result).dump();
+  std::filesystem::remove_all(plan.directory);
+
+  const AblationRun first = run(plan, {.join = true, .only = {"baseline", "no_rht"}});
+  EXPECT_FALSE(first.finished);
+  EXPECT_FALSE(first.judged) << "nothing to compare with yet";
+  EXPECT_THAT(first.unfinished, ElementsAre("full", "full_aa"));
+  std::vector<std::string> skipped;
+  {
+    // Another process has this arm.
+    std::filesystem::create_directories(plan.directory / "full_aa");
+    const FileLock other = FileLock::wait_for(plan.directory / "full_aa/.lock");
+    const AblationRun second = run(plan, {.join = true}, &skipped);
+    EXPECT_THAT(skipped, ElementsAre("baseline", "full_aa", "no_rht"));
+    EXPECT_TRUE(second.judged);
+    EXPECT_THAT(second.unfinished, ElementsAre("full_aa"));
+    EXPECT_FALSE(second.result.noise.aa_rms);
+  }
+  const AblationRun third = run(plan, {.join = true});
+  EXPECT_TRUE(third.finished);
+  EXPECT_EQ(ablation_json(third.result).dump(), alone);
+  EXPECT_EQ(ablation_json(run(plan, {.judge_only = true}).result).dump(), alone);
+  EXPECT_THROW(run(plan, {.join = true, .only = {"no_rth"}}), Error);
+}
+
+TEST(RunAblation, AnArmThatBrokeIsNotTrainedAgain) {
+  const Place place;
+  const AblationPlan plan = plan_ablation(RunSetup(place.config({"protocol.aa_arm=false"})),
+                                          {.without = {"none"}, .arms = {"nan=faults.inject_nan_step=4"}});
+  const std::string first = ablation_json(run(plan, {}).result).dump();
+  std::vector<std::string> skipped;
+  EXPECT_EQ(ablation_json(run(plan, {.resume = true}, &skipped).result).dump(), first);
+  EXPECT_THAT(skipped, ElementsAre("baseline", "full", "nan"));
 }
 
 TEST(RunAblation, AnArmThatIsNotFiniteIsARowAndNotAnError) {
   const Place place;
   const AblationPlan plan = plan_ablation(RunSetup(place.config({"protocol.aa_arm=false"})),
                                           {.without = {"none"}, .arms = {"nan=faults.inject_nan_step=4"}});
-  const AblationRun done = run(plan, false);
+  const AblationRun done = run(plan, {});
   ASSERT_TRUE(done.finished);
   EXPECT_EQ(done.result.rows.back().name, "nan");
   EXPECT_THAT(done.result.rows.back().broken, HasSubstr("not finite"));

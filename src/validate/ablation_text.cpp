@@ -19,8 +19,10 @@ std::string interval(const std::optional<GapEstimate>& g) {
 }
 
 std::string word(const AblationRow& r) {
+  if (!r.finished) return "not finished yet";
   if (!r.broken.empty()) return r.broken;
   if (r.name == kBaselineArm) return "the baseline";
+  if (r.name == kAgainArm) return "the baseline with another seed, not paired";
   if (!r.against_full) return r.name == kFullArm ? "the recipe as configured" : "-";
   if (r.against_full->identical) return "the edit changed nothing";
   if (!r.against_full->separates()) return "within the noise of the full recipe";
@@ -85,7 +87,8 @@ Json json_of(const AblationRow& r) {
   return {{"arm", r.name},         {"recipe", r.recipe},
           {"edits", r.edits},      {"loss", r.loss ? Json(*r.loss) : Json(nullptr)},
           {"gap", json_of(r.gap)}, {"against_full", json_of(r.against_full)},
-          {"broken", r.broken},    {"faults", r.faults}};
+          {"broken", r.broken},    {"faults", r.faults},
+          {"finished", r.finished}};
 }
 
 }  // namespace

@@ -21,7 +21,10 @@ std::int64_t share_of(std::int64_t steps, double share, std::int64_t least) {
   return std::max<std::int64_t>(std::llround(share * static_cast<double>(steps)), least);
 }
 
-bool has_decay(const ScheduleInput& in) { return in.decay_start < in.steps; }
+/// A phase between warm-up and decay, whose end is judged by itself; cosine and linear schedules have none.
+bool has_stable_phase(const ScheduleInput& in) {
+  return in.decay_start < in.steps && in.decay_start > in.warmup_steps;
+}
 
 std::int64_t final_width(const ScheduleInput& in) { return share_of(in.steps, kFinalShare, in.window_evals); }
 std::int64_t stable_width(const ScheduleInput& in) {
@@ -29,7 +32,7 @@ std::int64_t stable_width(const ScheduleInput& in) {
 }
 
 bool windows_fit(const ScheduleInput& in) {
-  if (!has_decay(in)) return in.steps - final_width(in) >= in.warmup_steps;
+  if (!has_stable_phase(in)) return in.steps - final_width(in) >= in.warmup_steps;
   return in.steps - final_width(in) >= in.decay_start && in.decay_start - stable_width(in) >= in.warmup_steps;
 }
 
@@ -38,12 +41,15 @@ std::int64_t steps_needed(const ScheduleInput& in) {
   const double decay = static_cast<double>(in.steps - in.decay_start) / static_cast<double>(in.steps);
   // Both widths shrink to their shares, so a run some hundred times longer than its parts always fits.
   const auto parts = static_cast<double>(in.warmup_steps + 2 * in.window_evals);
-  const double shares =
-      has_decay(in) ? std::min(decay - kFinalShare, (1 - decay) * (1 - kStableShare)) : 1 - kFinalShare;
+  const double shares = has_stable_phase(in) ? std::min(decay - kFinalShare, (1 - decay) * (1 - kStableShare))
+                                             : 1 - kFinalShare;
   if (shares <= 0) return 0;
+  const bool decay_begins_at_warmup = in.decay_start <= in.warmup_steps;
   const auto most = in.steps + static_cast<std::int64_t>(std::ceil(4 * parts / shares));
   for (ScheduleInput longer = in; longer.steps <= most; ++longer.steps) {
-    longer.decay_start = longer.steps - std::llround(decay * static_cast<double>(longer.steps));
+    longer.decay_start = decay_begins_at_warmup
+                             ? in.decay_start
+                             : longer.steps - std::llround(decay * static_cast<double>(longer.steps));
     if (windows_fit(longer)) return longer.steps;
   }
   return 0;
@@ -94,7 +100,7 @@ std::vector<DecisionWindow> decision_windows(const ScheduleInput& in, double lim
                    : fmt::format("and let the decay take more than {:.0f} % of the run", 100 * kFinalShare));
   }
   std::vector<DecisionWindow> windows;
-  if (has_decay(in)) {
+  if (has_stable_phase(in)) {
     windows.push_back({"stable", in.decay_start - stable_width(in), in.decay_start, stable_limit(limit)});
   }
   windows.push_back({"final", in.steps - final_width(in), in.steps, limit});

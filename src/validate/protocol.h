@@ -100,9 +100,10 @@ struct ScheduleInput {
   std::vector<std::int64_t> switch_steps;  ///< first steps of another precision, see Protocol
 };
 
-/// stable = the last 10 % of the steps before the decay (absent without a decay), final = the last 5 % of the
-/// run; each at least `window_evals` steps wide. Throws a usage error for a run too short to hold both, which
-/// names the training.steps that would do with the same warm-up and the same share of decay.
+/// stable = the last 10 % of the steps before the decay (absent without a decay, and when it begins with the
+/// end of warm-up, as in cosine and linear schedules), final = the last 5 % of the run; each at least
+/// `window_evals` steps wide. Throws a usage error for a run too short to hold both, which names the
+/// training.steps that would do with the same warm-up and the same share of decay.
 std::vector<DecisionWindow> decision_windows(const ScheduleInput& in, double limit);
 
 /// Every 5 % of the run, `window_evals` evenly spaced steps in each window, its last step included, and the

@@ -63,6 +63,15 @@ TEST(Protocol, HasOneWindowWithoutADecay) {
   EXPECT_EQ(p.windows[0].name, "final");
 }
 
+TEST(Protocol, HasOneWindowWhereTheDecayBeginsWithTheEndOfWarmUp) {
+  auto in = quickstart();
+  in.schedule.decay_start = in.schedule.warmup_steps;  // cosine and linear schedules
+  const Protocol p = make_protocol(in);
+  ASSERT_EQ(p.windows.size(), 1u);
+  EXPECT_EQ(p.windows[0].name, "final");
+  EXPECT_EQ(p.windows[0].last_step, 300);
+}
+
 TEST(Protocol, ARunTooShortForItsWindowsIsAUsageError) {
   auto in = quickstart();
   in.schedule = {.steps = 8, .warmup_steps = 2, .decay_start = 6};
