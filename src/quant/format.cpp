@@ -76,6 +76,7 @@ std::string arithmetic_name(const QuantSpec& spec) {
   if (spec.scale_bound != 448) text += "/" + std::to_string(spec.scale_bound);
   if (spec.tensor_scaling == TensorScaling::Row) text += " row-scaled";
   if (spec.headroom) text += " headroom";
+  if (spec.eden_group != 0) text += " ms-eden-" + std::to_string(spec.eden_group);
   return text;
 }
 

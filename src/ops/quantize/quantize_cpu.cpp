@@ -3,8 +3,10 @@
 
 #include "ops/quantize/quantize_blocks.h"
 #include "ops/quantize/quantize_kernels.h"
+#include "ops/quantize/quantize_rotated.h"
 #include "ops/quantize/rotate.h"
 #include "quant/fp8_tensor.h"
+#include "quant/hadamard.h"
 
 namespace nibble::cpu {
 namespace {
@@ -105,13 +107,17 @@ void run_strips(Stream& stream, const Quantize& q) {
 
 /// Whether the vectorised decoder knows this operand.
 bool is_common(const Dequantize& d) {
-  return d.format <= Format::Fp8E5M2 && d.row_amax.empty() && d.scale_bound == 448 && !d.headroom &&
+  return d.format <= Format::Fp8E5M2 && d.row_amax.empty() && d.scale_bound == 448 && d.amax_factor == 1.0f &&
          (d.format != Format::Mxfp4 || d.scale == nullptr || *d.scale == 1.0f);
 }
 
 }  // namespace
 
 void run(Stream& stream, const Quantize& q) {
+  if (!rotates_in_passing(q.spec)) {
+    const ArenaScope scope(stream.scratch());
+    return run(stream, on_rotated_copy(stream, q));
+  }
   if (!is_common(q.spec)) return run_strips(stream, q);
   QuantizeJob job = job_of(q.x_RC, q.spec, q.transpose);
   job.random = q.random.resolved();
@@ -132,11 +138,14 @@ void run(Stream& stream, const Quantize& q) {
 }
 
 void run(Stream& stream, const Rotate& r) {
-  QuantizeJob job =
-      job_of(r.x_RC, {.format = Format::Bf16, .rotation = 16, .sign_mask = r.sign_mask}, r.transpose);
-  job.values = r.out.data();
-  job.values_stride = r.out.stride(0);
-  quantize_all(stream, job);
+  RotateJob job{.source = job_of(r.x_RC, {.format = Format::Bf16}, r.transpose), .size = r.size};
+  job.signs = rotation_signs(r.size, r.signs, r.sign_mask, r.random.resolved());
+  job.out = r.out.data();
+  job.row_stride = r.out.stride(0);
+  job.col_stride = r.out.stride(1);
+  const Parts parts(r.out.size(0), r.out.size(1));
+  stream.pool().parallel_for(parts.count(),
+                             [&](std::int64_t i) { NIBBLE_SIMD_CALL(rotate_part, job, parts.at(i)); });
 }
 
 void run(Stream& stream, const Dequantize& d) {

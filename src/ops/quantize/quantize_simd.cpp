@@ -269,6 +269,33 @@ void quantize_tiles(const QuantizeJob& job, const QuantizePart& part) {
   }
 }
 
+/// Tiles of 16 result rows x N columns, N a multiple of the rotation's size.
+template <int N>
+void rotate_tiles(const RotateJob& job, const QuantizePart& part) {
+  const std::int64_t row_end = part.row + part.rows, col_end = part.col + part.cols;
+  for (std::int64_t row = part.row; row < row_end; row += 16) {
+    const int lanes = static_cast<int>(row_end - row < 16 ? row_end - row : 16);
+    for (std::int64_t col = part.col; col < col_end; col += N) {
+      const int cols = static_cast<int>(col_end - col < N ? col_end - col : N);
+      F16 x[N];
+      load_tile(job.source, {row, col, lanes, nullptr}, x);
+      for (int k = 0; k < N; k += job.size) hadamard(x + k, job.size, job.signs);
+      H16 values[N];
+      for (int k = 0; k < N; ++k) values[k] = narrow_exact(rounded_to_bf16(x[k]));
+      auto* to = reinterpret_cast<std::uint16_t*>(job.out + row * job.row_stride + col * job.col_stride);
+      if (lanes == 16 && job.row_stride == 1) {
+        for (int k = 0; k < cols; ++k) store(to + k * job.col_stride, values[k]);
+      } else if (lanes == 16 && cols == N && job.col_stride == 1) {
+        for (int h = 0; h < N; h += 16) store_transposed(values + h, to + h, job.row_stride);
+      } else {
+        for (int l = 0; l < lanes; ++l) {
+          for (int k = 0; k < cols; ++k) to[l * job.row_stride + k * job.col_stride] = values[k][l];
+        }
+      }
+    }
+  }
+}
+
 /// The largest magnitude as an integer of the element's width; what is above `limit` counts as 0.
 template <class Word>
 NIBBLE_LANES Word amax_of_rows(const char* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
@@ -321,6 +348,13 @@ std::uint32_t rotated_amax_bits(const QuantizeJob& job, const QuantizePart& part
   std::uint32_t largest = 0;
   for (int l = 0; l < 16; ++l) largest = amax[l] > largest ? amax[l] : largest;
   return largest;
+}
+
+void rotate_part(const RotateJob& job, const QuantizePart& part) {
+  if (job.size <= 16) return rotate_tiles<16>(job, part);
+  if (job.size == 32) return rotate_tiles<32>(job, part);
+  if (job.size == 64) return rotate_tiles<64>(job, part);
+  rotate_tiles<128>(job, part);
 }
 
 std::uint32_t amax_bits(const void* x, bool x_is_f32, std::int64_t rows, std::int64_t cols,
