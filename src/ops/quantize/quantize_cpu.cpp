@@ -63,16 +63,26 @@ float find_amax(Stream& stream, const QuantizeJob& job) {
   return bits_float(amax);
 }
 
+/// Whether kernels of this backend take the job: what is common, and of the rest of NVFP4 what recipes
+/// quantise most, MS-EDEN and four-over-six of rows to nearest.
+bool has_kernel(const QuantSpec& spec) {
+  const bool chosen_rows = spec.format == Format::Nvfp4 && spec.four_over_six != FourOverSix::Off &&
+                           spec.tile == Tile::Row && spec.rounding == Rounding::NearestEven &&
+                           spec.tensor_scaling == TensorScaling::Tensor && !spec.headroom;
+  return is_common(spec) || spec.eden_group != 0 || chosen_rows;
+}
+
 /// Whether quantize_nvfp4_rows takes this job.
 bool is_row_job(const QuantizeJob& job) {
   const bool aligned = job.row_elements % 16 == 0 && job.random.first_element % 16 == 0;
-  return job.spec.format == Format::Nvfp4 && !job.transpose && !job.x_is_f32 && job.spec.rotation == 0 &&
+  return is_common(job.spec) && job.spec.format == Format::Nvfp4 && !job.transpose && !job.x_is_f32 &&
+         job.spec.rotation == 0 &&
          (job.spec.rounding == Rounding::NearestEven ||
           (job.spec.rounding == Rounding::Stochastic && aligned));
 }
 
 void set_scales(QuantizeJob& job, float amax) {
-  job.nvfp4 = TensorScale::from_amax(amax);
+  job.nvfp4 = tensor_scale(job.spec, amax);
   const float value_for_inf = job.x_is_f32 && job.spec.rotation == 0 ? kFloatMax : kBf16Max;
   if (job.spec.format == Format::Fp8E4M3) job.fp8 = Fp8Scale::from_amax<E4M3>(amax, value_for_inf);
   if (job.spec.format == Format::Fp8E5M2) job.fp8 = Fp8Scale::from_amax<E5M2>(amax, value_for_inf);
@@ -118,7 +128,7 @@ void run(Stream& stream, const Quantize& q) {
     const ArenaScope scope(stream.scratch());
     return run(stream, on_rotated_copy(stream, q));
   }
-  if (!is_common(q.spec)) return run_strips(stream, q);
+  if (!has_kernel(q.spec)) return run_strips(stream, q);
   QuantizeJob job = job_of(q.x_RC, q.spec, q.transpose);
   job.random = q.random.resolved();
   job.row_elements = q.row_elements != 0 ? q.row_elements : job.x_cols;
@@ -133,7 +143,7 @@ void run(Stream& stream, const Quantize& q) {
   note_fault(q.spec.non_finite, amax, q.fault, q.fault_id);
   set_scales(job, amax);
   *q.amax = amax;
-  *q.scale = q.spec.format == Format::Nvfp4 ? amax : job.fp8.decode;
+  *q.scale = operand_scale(q, amax);
   if (job.values || job.codes) quantize_all(stream, job);
 }
 
