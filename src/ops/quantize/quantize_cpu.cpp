@@ -63,13 +63,20 @@ float find_amax(Stream& stream, const QuantizeJob& job) {
   return bits_float(amax);
 }
 
-/// Whether kernels of this backend take the job: what is common, and of the rest of NVFP4 what recipes
-/// quantise most, MS-EDEN and four-over-six of rows to nearest.
+/// Whether kernels of this backend take the job: what is common, and of the rest what recipes quantise most:
+/// NVFP4 with headroom or another bound, MS-EDEN, four-over-six of rows to nearest, MXFP4 under 3/4.
 bool has_kernel(const QuantSpec& spec) {
-  const bool chosen_rows = spec.format == Format::Nvfp4 && spec.four_over_six != FourOverSix::Off &&
-                           spec.tile == Tile::Row && spec.rounding == Rounding::NearestEven &&
-                           spec.tensor_scaling == TensorScaling::Tensor && !spec.headroom;
-  return is_common(spec) || spec.eden_group != 0 || chosen_rows;
+  if (is_common(spec) || spec.eden_group != 0) return true;
+  QuantSpec rest = spec;  // without the option that has a kernel
+  if (spec.four_over_six != FourOverSix::Off) {
+    if (spec.tile == Tile::Square || spec.rounding != Rounding::NearestEven || spec.headroom) return false;
+    rest.four_over_six = FourOverSix::Off;
+  }
+  rest.scale_bound = 448;
+  rest.headroom = false;
+  if (spec.scale_rule == MxScaleRule::ThreeQuarters && spec.non_finite == NonFinite::Detect)
+    rest.scale_rule = MxScaleRule::RoundUp;
+  return is_common(rest);
 }
 
 /// Whether quantize_nvfp4_rows takes this job.
@@ -83,6 +90,7 @@ bool is_row_job(const QuantizeJob& job) {
 
 void set_scales(QuantizeJob& job, float amax) {
   job.nvfp4 = tensor_scale(job.spec, amax);
+  job.amax_factor = amax_factor(job.spec);
   const float value_for_inf = job.x_is_f32 && job.spec.rotation == 0 ? kFloatMax : kBf16Max;
   if (job.spec.format == Format::Fp8E4M3) job.fp8 = Fp8Scale::from_amax<E4M3>(amax, value_for_inf);
   if (job.spec.format == Format::Fp8E5M2) job.fp8 = Fp8Scale::from_amax<E5M2>(amax, value_for_inf);

@@ -25,8 +25,9 @@ struct QuantizeJob {
   QuantSpec spec;
   RandomKey random;
   std::int64_t row_elements = 0;
-  TensorScale nvfp4;  ///< from the tensor's amax
-  Fp8Scale fp8;       ///< likewise
+  TensorScale nvfp4;      ///< from the tensor's amax
+  float amax_factor = 1;  ///< amax_factor(spec)
+  Fp8Scale fp8;           ///< likewise
   bf16* values = nullptr;
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;

@@ -187,7 +187,10 @@ template <class Round>
 struct Mxfp4Tile {
   static constexpr int kBlock = 32;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place& at, const F16 (&x)[32], Output<32>& out) {
-    encode_e2m1<Round, true, false>(job, at, x, mx_scales(block_amax(job, x), 1.0f / 6.0f), out);
+    const U16 amax = block_amax(job, x);
+    const bool floored = job.spec.scale_rule == MxScaleRule::ThreeQuarters;
+    const BlockScales scales = floored ? three_quarter_scales(amax) : mx_scales(amax, 1.0f / 6.0f);
+    encode_e2m1<Round, true, false>(job, at, x, scales, out);
   }
 };
 
@@ -324,7 +327,7 @@ void eden_group(const QuantizeJob& job, std::int64_t row, std::int64_t col, int 
   for (std::int64_t j = col; j < end; j += 16) {
     F16 x[16], *q = codes + (j - col);
     load_tile(job, {row, j, lanes, nullptr}, x);
-    const F16 amax = as_float(block_amax(job, x)) * amax_factor(job.spec);
+    const F16 amax = as_float(block_amax(job, x)) * job.amax_factor;
     const F16 scale = rounded_scales(amax * (job.nvfp4.encode * nvfp4::kOneSixth), job.nvfp4).scale;
     base[(j - col) / 16] = scale == 0.0f ? all(1.0f) : scale;
     const F16 multiplier = min_or_limit(1.0f / (base[(j - col) / 16] * job.nvfp4.decode), kFloatMax);
