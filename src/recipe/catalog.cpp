@@ -50,7 +50,7 @@ constexpr QuantSpec three_quarters(QuantSpec spec) {
 
 /// MS-EDEN over rotations of 128 with signs of their own in every step.
 constexpr QuantSpec kEden =
-    hadamard({.format = Format::Nvfp4, .scale_bound = 256, .eden_group = 128}, 128, RotationSigns::Redrawn);
+    hadamard({.format = Format::Nvfp4, .scale_bound = 256, .eden_group = 16}, 128, RotationSigns::Redrawn);
 constexpr QuantSpec kTetraJet = hadamard(with_headroom(kNoisy), 32, RotationSigns::Redrawn);
 constexpr QuantSpec kTseng = hadamard(three_quarters(kMx4Noisy), 64, RotationSigns::Redrawn);
 

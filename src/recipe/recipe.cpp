@@ -81,8 +81,6 @@ void rotate(GemmRecipe& gemm, int size, RotationSigns signs) {
     const bool plain = size == 16 && signs == RotationSigns::None;
     spec->sign_mask = plain ? std::uint16_t{0} : QuantSpec{}.sign_mask;
     spec->signs = plain ? RotationSigns::Fixed : signs;
-    // MS-EDEN's correction is of what one rotation spreads.
-    if (spec->eden_group != 0) spec->eden_group = static_cast<std::uint16_t>(std::max(16, size));
   }
 }
 

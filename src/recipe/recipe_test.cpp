@@ -152,7 +152,7 @@ TEST(RhtEdits, SayWhichGemmsRotateByHowMuchUnderWhichSigns) {
   const ResolvedLinear quartet = with({.rht_size = 32}, "quartet2");
   EXPECT_EQ(quartet.dgrad.b.rotation, 32);
   EXPECT_EQ(quartet.dgrad.b.signs, RotationSigns::Redrawn);
-  EXPECT_EQ(quartet.dgrad.b.eden_group, 32);
+  EXPECT_EQ(quartet.dgrad.b.eden_group, 16);
   EXPECT_EQ(quartet.fprop.a.rotation, 0);
   EXPECT_EQ(with({.rht = true}, "mxfp4-rht32").wgrad.a.rotation, 32);
   EXPECT_EQ(with({.rht = false}, "quartet2").dgrad.a.rotation, 0);
@@ -489,7 +489,7 @@ TEST(Switch, ThatCannotBeOrDoesNothingIsRefused) {
 TEST(Explain, NamesRotationSignsBitsAndMsEden) {
   const std::vector<LinearInfo> linears = model(62);
   const std::string quartet = explain(find_recipe("quartet2"), linears, 0, 1.0);
-  EXPECT_THAT(quartet, HasSubstr("MS-EDEN of 128"));
+  EXPECT_THAT(quartet, HasSubstr("MS-EDEN of 16"));
   EXPECT_THAT(quartet, HasSubstr("RHT-128 redrawn"));
   EXPECT_THAT(quartet, HasSubstr("its quantised w and x, decoded"));
   const std::string bits =
