@@ -91,10 +91,10 @@ RotationSigns signs_of(const QuantSpec& spec) {
 void set_rotations(Recipe& recipe, const RecipeEdits& edits) {
   const bool details = edits.rht_size || edits.rht_signs || edits.rht_gemms;
   if (!edits.rht && !details) return;
-  check_usage(
-      edits.rht.value_or(true) || !details,
-      "precision.rht = false leaves nothing that precision.rht_size, rht_signs or rht_gemms could say "
-      "more of; remove them, or precision.rht");
+  if (edits.rht == false) {
+    for_each_spec(recipe, [](QuantSpec& spec) { spec.rotation = 0; });
+    return;
+  }
   check_usage(!edits.rht_size || is_rotation_size(*edits.rht_size),
               "precision.rht_size = {} must be a power of two from 2 to 128", edits.rht_size.value_or(0));
   GemmSet gemms{};
@@ -107,7 +107,7 @@ void set_rotations(Recipe& recipe, const RecipeEdits& edits) {
     size = gemm.a.rotation;
     signs = signs_of(gemm.a);
   }
-  if (edits.rht && gemms == GemmSet{}) gemms[static_cast<std::size_t>(Gemm::Wgrad)] = *edits.rht;
+  if (edits.rht && gemms == GemmSet{}) gemms[static_cast<std::size_t>(Gemm::Wgrad)] = true;
   if (edits.rht_gemms) gemms = *edits.rht_gemms;
   check_usage(gemms != GemmSet{} || !details,
               "recipe \"{}\" rotates the operands of no GEMM, so precision.rht_size and rht_signs have no "
@@ -116,7 +116,7 @@ void set_rotations(Recipe& recipe, const RecipeEdits& edits) {
   for (const Gemm g : kGemms) {
     GemmRecipe& gemm = gemm_of(recipe, g);
     const bool quantized = is_quantized(gemm.a.format) && is_quantized(gemm.b.format);
-    if (!contains(gemms, g) || edits.rht == false) {
+    if (!contains(gemms, g)) {
       gemm.a.rotation = gemm.b.rotation = 0;
     } else if (quantized) {
       rotate(gemm, edits.rht_size.value_or(size), edits.rht_signs.value_or(signs));
@@ -272,7 +272,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
   set_rotations(recipe, edits);
   if (edits.sr) set_stochastic(recipe, *edits.sr);
   set_random_bits(recipe, edits);
-  if (edits.sr_headroom) set_headroom(recipe, *edits.sr_headroom);
+  if (edits.sr_headroom && edits.sr.value_or(true)) set_headroom(recipe, *edits.sr_headroom);
   if (edits.bf16_first) recipe.first_blocks = edits.bf16_first;
   if (edits.bf16_last) recipe.last_blocks = edits.bf16_last;
   recipe.keep_bf16.insert(recipe.keep_bf16.end(), edits.keep_bf16.begin(), edits.keep_bf16.end());

@@ -125,7 +125,8 @@ std::string recipe_before_switch(const Recipe& recipe, std::size_t index);
 /// The ingredients as switches. An empty one leaves the recipe as it is.
 struct RecipeEdits {
   std::optional<bool> weights_2d;  ///< 16x16 weight tiles (false: 1x16 along each reduction axis)
-  /// Random Hadamard transforms. False: none. True: those of the recipe, or where it has none, of wgrad.
+  /// Random Hadamard transforms. False: none, whatever the details say. True: those of the recipe, or where
+  /// it has none, of wgrad.
   std::optional<bool> rht;
   std::optional<int> rht_size;             ///< of every one; else the recipe's, else 16
   std::optional<RotationSigns> rht_signs;  ///< of every one; else the recipe's, else fixed
@@ -133,7 +134,7 @@ struct RecipeEdits {
   std::optional<bool> sr;                  ///< stochastic rounding of both copies of dy; false: of nothing
   std::optional<bool> sr_exact;            ///< 24 random bits a value instead of the hardware's 8
   std::optional<int> sr_bits;              ///< 2 to 16 random bits a value
-  std::optional<bool> sr_headroom;         ///< QuantSpec::headroom of stochastically rounded NVFP4 operands
+  std::optional<bool> sr_headroom;  ///< of stochastically rounded NVFP4 operands; not read under sr = false
   std::optional<int> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;
   std::vector<RecipeOverride> overrides;
