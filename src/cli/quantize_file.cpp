@@ -92,7 +92,7 @@ QuantStats measure(Stream& stream, ConstRealView x, const QuantSpec& spec, bool 
   if (spec.rotation != 0) {
     rotated.resize(static_cast<std::size_t>(r.shape.rows * r.shape.cols));
     const View<bf16> out(rotated.data(), r.shape.rows, r.shape.cols);
-    rotate(stream, {.x_RC = x, .transpose = transpose, .sign_mask = spec.sign_mask, .out = out});
+    rotate(stream, rotation_of(spec, x, transpose, {}, out));
     before = View<const bf16>(out);
   }
   QuantStats stats;

@@ -23,8 +23,11 @@ struct Options {
 
 std::string operand_text(const QuantSpec& s) {
   if (!is_quantized(s.format)) return std::string(info(s.format).name);
+  const std::string rotation = s.rotation == 0    ? ""
+                               : s.rotation == 16 ? " RHT"
+                                                  : fmt::format(" RHT-{}", s.rotation);
   return fmt::format("{} {} {}{}", format_name(s), s.tile == Tile::Square ? "16x16" : "1x16",
-                     s.rounding == Rounding::NearestEven ? "RNE" : "SR", s.rotation != 0 ? " RHT" : "");
+                     is_stochastic(s.rounding) ? "SR" : "RNE", rotation);
 }
 
 std::string gemm_text(const GemmRecipe& g) {

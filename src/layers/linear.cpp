@@ -15,6 +15,7 @@
 #include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
 #include "quant/format_names.h"
+#include "quant/nvfp4.h"
 
 namespace nibble {
 namespace {
@@ -56,12 +57,26 @@ QuantSpec for_quantiser(QuantSpec spec) {
   return spec;
 }
 
+/// Whether b of this GEMM is made of the forward copy (GemmRecipe::requantize).
+bool is_requantized(const ResolvedLinear& plan, Gemm gemm) {
+  if (gemm == Gemm::Fprop || !plan.gemm(gemm).requantize || !is_quantized(plan.gemm(gemm).b.format))
+    return false;
+  return is_quantized(plan.spec(Gemm::Fprop, gemm == Gemm::Dgrad ? Operand::B : Operand::A).format);
+}
+
+/// Whether this GEMM takes the mean over tokens out of x and dy (GemmRecipe::centre): where those of its
+/// operands that have tokens are quantised.
+bool is_centred(const GemmRecipe& recipe, Gemm gemm) {
+  return recipe.centre && is_quantized(recipe.a.format) &&
+         (gemm != Gemm::Wgrad || is_quantized(recipe.b.format));
+}
+
 /// Whether the stored codes themselves are multiplied: FP8 with one scale a tensor, on tensor cores that have
-/// it, and FP4 whose sums are modelled.
-bool is_coded(const Context& ctx, const GemmRecipe& recipe) {
+/// it and add no bias, and FP4 whose sums are modelled.
+bool is_coded(const Context& ctx, const GemmRecipe& recipe, bool bias = false) {
   if (is_truncating(ctx, recipe)) return true;
   const auto is_fp8 = [](Format f) { return f == Format::Fp8E4M3 || f == Format::Fp8E5M2; };
-  return ctx.native_fp8 && is_fp8(recipe.a.format) && is_fp8(recipe.b.format);
+  return ctx.native_fp8 && !bias && is_fp8(recipe.a.format) && is_fp8(recipe.b.format);
 }
 
 }  // namespace
@@ -96,27 +111,56 @@ Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
 void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
-  const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_TK},
+  const bool centres = is_centred(plan.fprop, Gemm::Fprop);
+  View<const float> bias = bias_.present() ? View<const float>(bias_.master) : View<const float>{};
+  ConstRealView x_in = x_TK;
+  if (centres) {
+    const Centred x = centred(ctx, ones_.row(*device_, x_TK.size(0)), x_TK);
+    bias = mean_product(ctx, x, weight_.compute, bias);
+    x_in = x.matrix;
+  }
+  const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_in},
       w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
-  const bool coded = is_coded(ctx, plan.fprop) && !bias_.present();  // the product of codes adds no bias
-  multiply(ctx, plan.fprop, prepare(ctx, x, coded), prepare_weight(ctx, Gemm::Fprop, w.spec, false, coded),
-           y_TN, 0, bias_.present() ? bias_.master : View<const float>{});
+  const bool coded = is_coded(ctx, plan.fprop, !bias.empty());
+  multiply(ctx, plan.fprop, prepare(ctx, x, coded), prepare_weight(ctx, plan, Gemm::Fprop, coded), y_TN, 0,
+           bias);
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
 
 void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
-  const auto [dy, dy_turned] = prepare_gradient(ctx, plan, dy_TN);
-  const bool coded = is_coded(ctx, plan.dgrad);
-  multiply(ctx, plan.dgrad, dy, prepare_weight(ctx, Gemm::Dgrad, plan.dgrad.b, true, coded), dx_TK, 0);
-  observe(ctx, Gemm::Dgrad, plan.dgrad, {Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN},
-          {Gemm::Dgrad, Operand::B, plan.dgrad.b, weight_.compute, true});
+  const bool dgrad_centres = is_centred(plan.dgrad, Gemm::Dgrad),
+             wgrad_centres = is_centred(plan.wgrad, Gemm::Wgrad);
+  View<const bf16> ones;
+  Centred dy_centred, x_centred;
+  if (dgrad_centres || wgrad_centres) {
+    ones = ones_.row(*device_, dy_TN.size(0));
+    dy_centred = centred(ctx, ones, dy_TN);
+  }
+  const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a, dgrad_centres ? dy_centred.matrix : dy_TN},
+      turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, wgrad_centres ? dy_centred.matrix : dy_TN, true};
+  const bool coded = is_coded(ctx, plan.dgrad, dgrad_centres);
+  const bool wgrad_coded = is_coded(ctx, plan.wgrad);
+  const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, coded, wgrad_coded);
+  View<const float> dx_bias;
+  if (dgrad_centres) dx_bias = mean_product(ctx, dy_centred, weight_.compute.transposed());
+  multiply(ctx, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, coded), dx_TK, 0, dx_bias);
+  if (observed(ctx, Gemm::Dgrad)) {
+    observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
+            {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
+             true});
+  }
 
-  const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_TK, true};
-  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, is_coded(ctx, plan.wgrad)), weight_.grad,
-           ctx.first_wgrad ? 0 : 1);
-  observe(ctx, Gemm::Wgrad, plan.wgrad, {Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true}, x);
+  ConstRealView x_in = backward_source(ctx, plan, Gemm::Wgrad, x_TK);
+  if (wgrad_centres) {
+    x_centred = centred(ctx, ones, x_TK);
+    x_in = x_centred.matrix;
+  }
+  const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true};
+  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, wgrad_coded), weight_.grad, ctx.first_wgrad ? 0 : 1);
+  if (wgrad_centres) add_mean_products(ctx, ones, dy_TN, dy_centred, x_centred, weight_.grad);
+  observe(ctx, Gemm::Wgrad, plan.wgrad, turned, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
 }
 
@@ -208,15 +252,14 @@ Linear::Ready Linear::prepare(Context& ctx, const Source& s, bool coded) const {
 
 /// The row copy of dy for dgrad and its transposed copy for wgrad: in one reading of dy where both are
 /// quantised.
-std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, const ResolvedLinear& plan,
-                                                                 ConstRealView dy_TN) const {
-  const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a, dy_TN},
-      turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, dy_TN, true};
-  const bool rows_coded = is_coded(ctx, plan.dgrad), turned_coded = is_coded(ctx, plan.wgrad);
+std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, const Source& rows,
+                                                                 const Source& turned, bool rows_coded,
+                                                                 bool turned_coded) const {
+  const ConstRealView dy_TN = rows.matrix;
   const auto alone = [](const Source& s) {
     return !is_quantized(s.spec.format) || has_amax_rule(s.spec.tensor_scaling) || has_block_scales(s.spec);
   };
-  if (alone(rows) || alone(turned)) {
+  if (alone(rows) || alone(turned) || rows.matrix.data() != turned.matrix.data()) {
     const Ready first = prepare(ctx, rows, rows_coded);
     return {first, prepare(ctx, turned, turned_coded)};
   }
@@ -256,9 +299,38 @@ void Linear::WeightCache::take_scales(Device& device, const QuantSpec& of, Const
   if (place.codes.empty()) place.codes = room(codes, shape.code_cols);
 }
 
-Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose,
-                                     bool coded) {
+View<float> Linear::decoded(Context& ctx, const Source& s) const {
+  Arena& scratch = ctx.stream.scratch();
+  const QuantizedShape shape =
+      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
+  const View<float> out = scratch.take<float>(shape.rows, shape.cols);
+  const ArenaScope scope(scratch);
+  Place place{.codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
+              .numbers = scratch.take<float>(kScaleAt + 1).data()};
+  if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  quantize_into(ctx, s, place);
+  dequantize(ctx.stream, {.format = s.spec.format,
+                          .codes = place.codes,
+                          .scales = place.scales,
+                          .amax = place.numbers,
+                          .scale = place.numbers + kScaleAt,
+                          .out_RC = out,
+                          .scale_bound = s.spec.scale_bound,
+                          .amax_factor = amax_factor(s.spec)});
+  return out;
+}
+
+ConstRealView Linear::backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm,
+                                      ConstRealView matrix) const {
+  if (!is_requantized(plan, gemm)) return matrix;
+  const Operand operand = gemm == Gemm::Dgrad ? Operand::B : Operand::A;
+  return View<const float>(decoded(ctx, {Gemm::Fprop, operand, plan.spec(Gemm::Fprop, operand), matrix}));
+}
+
+Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, bool coded) {
   const ConstRealView w_NK = weight_.compute;
+  const QuantSpec& spec = plan.gemm(gemm).b;
+  const bool transpose = gemm == Gemm::Dgrad;
   if (!is_quantized(spec.format)) return {oriented(w_NK, transpose)};
   // A square tile's codes and scales are those of its transpose; codes themselves are not read transposed.
   const bool shared = !coded && spec.tile == Tile::Square && !is_stochastic(spec.rounding) &&
@@ -266,8 +338,12 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
                       !has_block_scales(spec);
   const bool own_transpose = transpose && !shared;
   WeightCache& cache = own_transpose ? transposed_copy_ : row_copy_;
-  const std::int64_t rows = w_NK.size(own_transpose ? 1 : 0), cols = w_NK.size(own_transpose ? 0 : 1);
-  if (cache.elements.data() == nullptr) {
+  const QuantizedShape shape =
+      quantized_shape(for_quantiser(spec), w_NK.size(0), w_NK.size(1), own_transpose);
+  const std::int64_t rows = shape.rows, cols = shape.cols;
+  if (cache.capacity < rows * cols) {
+    cache.capacity = rows * cols;
+    cache.filled = false;
     cache.elements = Buffer(*device_, static_cast<std::size_t>(rows * cols) * sizeof(bf16));
     cache.row_amax = Buffer(*device_, static_cast<std::size_t>(rows) * sizeof(float));
     cache.numbers = Buffer(*device_, (kScaleAt + 1) * sizeof(float));
@@ -281,11 +357,19 @@ Linear::Ready Linear::prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& s
   if (spec.tensor_scaling == TensorScaling::Row)
     place.row_amax = View<float>(cache.row_amax.as<float>(), rows);
   if (coded || has_block_scales(spec)) cache.take_scales(*device_, spec, w_NK, own_transpose, place);
-  if (!cache.filled || cache.version != ctx.weights_version || cache.spec != spec || cache.coded != coded) {
-    quantize_into(ctx, {gemm, Operand::B, spec, w_NK, own_transpose}, place);
+  const QuantSpec source = is_requantized(plan, gemm) ? plan.fprop.b : QuantSpec{};
+  const bool same_signs =
+      spec.rotation == 0 || spec.signs != RotationSigns::Redrawn || cache.step == ctx.step;
+  if (!cache.filled || cache.version != ctx.weights_version || !same_signs || cache.spec != spec ||
+      cache.source != source || cache.coded != coded) {
+    const ArenaScope scope(ctx.stream.scratch());
+    const ConstRealView from_NK = backward_source(ctx, plan, gemm, w_NK);
+    quantize_into(ctx, {gemm, Operand::B, spec, from_NK, own_transpose}, place);
     cache.filled = true;
     cache.version = ctx.weights_version;
+    cache.step = ctx.step;
     cache.spec = spec;
+    cache.source = source;
     cache.coded = coded;
   }
   Ready ready = place.ready();
@@ -357,9 +441,13 @@ void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, co
                       .b_row_scale_N = b.row_scale});
 }
 
+bool Linear::observed(const Context& ctx, Gemm gemm) const {
+  return ctx.observer != nullptr && ctx.observer->wants(info_, gemm);
+}
+
 void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                      const Source& b_source) {
-  if (ctx.observer == nullptr || !ctx.observer->wants(info_, gemm)) return;
+  if (!observed(ctx, gemm)) return;
   if (!is_quantized(recipe.a.format) && !is_quantized(recipe.b.format)) return;
   if (is_quantized(recipe.a.format)) observe_operand(ctx, a_source);
   if (is_quantized(recipe.b.format)) observe_operand(ctx, b_source);
@@ -403,9 +491,9 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
   quantize_into(ctx, s, place);
   ConstRealView before = oriented(s.matrix, s.transpose);
   if (s.spec.rotation != 0) {
-    const View<bf16> rotated = scratch.take<bf16>(shape.rows, (before.size(1) + 15) / 16 * 16);
-    rotate(ctx.stream,
-           {.x_RC = s.matrix, .transpose = s.transpose, .sign_mask = s.spec.sign_mask, .out = rotated});
+    const View<bf16> rotated = scratch.take<bf16>(shape.rows, shape.cols);
+    rotate(ctx.stream, rotation_of(s.spec, s.matrix, s.transpose,
+                                   random_key(ctx, s.gemm, s.operand, s.matrix.size(1)), rotated));
     before = rotated.slice(1, 0, before.size(1));
   }
   QuantStats stats;

@@ -8,6 +8,7 @@
 
 #include "backend/device.h"
 #include "layers/context.h"
+#include "layers/token_mean.h"
 #include "numeric/random_key.h"
 
 namespace nibble {
@@ -55,8 +56,10 @@ class Linear {
   /// A quantised weight kept across micro-batches.
   struct WeightCache {
     Buffer elements, row_amax, numbers;
+    std::int64_t capacity = 0;  ///< elements that there is room for
     std::uint64_t version = 0;
-    QuantSpec spec;
+    std::int64_t step = 0;   ///< that redrawn signs belong to
+    QuantSpec spec, source;  ///< `source`: of the forward copy that it is made of; BF16: of the weight itself
     bool coded = false, filled = false;
     Buffer codes, scales;  ///< where a product reads scales beside the elements
 
@@ -73,9 +76,13 @@ class Linear {
 
   static Place take_place(Arena& arena, const Source& source, bool coded);
   Ready prepare(Context& ctx, const Source& source, bool coded) const;
-  std::pair<Ready, Ready> prepare_gradient(Context& ctx, const ResolvedLinear& plan,
-                                           ConstRealView dy_TN) const;
-  Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose, bool coded);
+  std::pair<Ready, Ready> prepare_gradient(Context& ctx, const Source& rows, const Source& turned,
+                                           bool rows_coded, bool turned_coded) const;
+  Ready prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, bool coded);
+  /// The source of b of a backward GEMM: x or w itself, or under `requantize` the forward copy, decoded.
+  ConstRealView backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm,
+                                ConstRealView matrix) const;
+  View<float> decoded(Context& ctx, const Source& source) const;
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
   const float* given_amax(Context& ctx, const Source& source, const Place& place) const;
@@ -83,6 +90,7 @@ class Linear {
                 float beta, View<const float> bias = {}) const;
   bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                        float beta, View<const float> bias) const;
+  bool observed(const Context& ctx, Gemm gemm) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                const Source& b_source);
   void observe_operand(Context& ctx, const Source& source) const;
@@ -92,6 +100,7 @@ class Linear {
   Device* device_;
   Param weight_, bias_;
   WeightCache row_copy_, transposed_copy_;
+  Ones ones_;  ///< of recipes that take out means
 };
 
 /// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,6 +59,12 @@ Recipe nvfp4(RecipeEdits edits = {}) {
   return edited(find_recipe("nvfp4"), edits);
 }
 
+std::vector<float> floats(const std::vector<bf16>& x) {
+  std::vector<float> out;
+  for (const bf16& e : x) out.push_back(e.value());
+  return out;
+}
+
 double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
   double e = 0, n = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -101,6 +108,99 @@ TEST(Linear, StochasticRoundingDrawsNewBitsEachStepAndTheSameForTheSameStep) {
   EXPECT_EQ(a.grad, b.grad);
   EXPECT_NE(a.grad, c.grad);
   EXPECT_EQ(std::memcmp(a.y.data(), c.y.data(), a.y.size() * 2), 0) << "the forward pass rounds to nearest";
+}
+
+/// Sizes that the rotation does not divide are padded, for both operands alike.
+TEST(Linear, RotationsOfAnySizeCancelInTheGradientsOfEveryGemm) {
+  Fixture exact(find_recipe("bf16"));
+  exact.run(exact.context());
+  for (int size : {2, 8, 16, 32, 128}) {
+    for (const RotationSigns signs : {RotationSigns::Fixed, RotationSigns::Redrawn, RotationSigns::None}) {
+      Fixture f(nvfp4({.rht_size = size, .rht_signs = signs, .rht_gemms = kAllGemms}));
+      f.run(f.context(3));
+      EXPECT_LT(relative_error(f.grad, exact.grad), 0.25) << size;
+      EXPECT_LT(relative_error(floats(f.y), floats(exact.y)), 0.25) << size;
+      EXPECT_LT(relative_error(floats(f.dx), floats(exact.dx)), 0.25) << size;
+    }
+  }
+}
+
+TEST(Linear, RedrawnSignsAreThoseOfTheStepAlsoWhereTheWeightStaysTheSame) {
+  Fixture f(nvfp4({.rht_signs = RotationSigns::Redrawn, .rht_gemms = kAllGemms})), exact(find_recipe("bf16"));
+  exact.run(exact.context());
+  for (std::int64_t step = 0; step < 3; ++step) {
+    f.run(f.context(step));  // of one weights_version
+    EXPECT_LT(relative_error(floats(f.y), floats(exact.y)), 0.25) << step;
+  }
+}
+
+TEST(Linear, TheMeanOfMsEdensGradientsIsTheGradient) {
+  Recipe recipe = find_recipe("quartet2");
+  recipe.dgrad.requantize = recipe.wgrad.requantize = false;
+  Fixture exact(find_recipe("bf16")), f(recipe);
+  exact.run(exact.context());
+  constexpr int kSteps = 64;
+  std::vector<float> dx(f.dx.size());
+  double one = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    f.run(f.context(step));
+    if (step == 0) one = relative_error(f.grad, exact.grad);
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += f.dx[i].value() / kSteps;
+  }
+  for (float& g : f.grad) g /= kSteps;
+  EXPECT_LT(one, 0.25);
+  EXPECT_LT(relative_error(f.grad, exact.grad), one / 6);
+  EXPECT_LT(relative_error(dx, floats(exact.dx)), one / 6);
+}
+
+TEST(Linear, ARequantisedOperandIsWhatTheForwardPassMultiplied) {
+  Recipe recipe = find_recipe("quartet2");
+  for (GemmRecipe* g : {&recipe.dgrad, &recipe.wgrad}) g->a = g->b = {.format = Format::Mxfp8E4M3};
+  Recipe plain = recipe;
+  plain.dgrad.requantize = plain.wgrad.requantize = false;
+  Fixture exact(find_recipe("bf16")), of_tensor(plain), of_forward(recipe);
+  for (Fixture* f : {&exact, &of_tensor, &of_forward}) f->run(f->context());
+  EXPECT_LT(relative_error(of_tensor.grad, exact.grad), 0.05);
+  // The error of four-over-six in x and w, whose square is 7.6e-3 of theirs.
+  EXPECT_NEAR(relative_error(of_forward.grad, exact.grad), 0.087, 0.02);
+  EXPECT_NEAR(relative_error(floats(of_forward.dx), floats(exact.dx)), 0.087, 0.02);
+}
+
+/// A mean over tokens as large as five standard deviations: what is left without it has a fifth of the error.
+TEST(Linear, AMeanThatIsTakenOutComesBackExactly) {
+  const auto shifted = [](const Recipe& recipe) {
+    Fixture f(recipe);
+    for (std::size_t i = 0; i < f.x.size(); ++i)
+      f.x[i] = bf16::nearest(f.x[i].value() + 5.0f * static_cast<float>(i % kK % 3));
+    for (std::size_t i = 0; i < f.dy.size(); ++i)
+      f.dy[i] = bf16::nearest(f.dy[i].value() + 4.0f * static_cast<float>(i % kN % 2));
+    f.run(f.context());
+    return std::array{floats(f.y), floats(f.dx), f.grad};
+  };
+  Recipe centred = edited(find_recipe("averis"), {.bf16_first = 0, .bf16_last = 0}), plain = centred;
+  for (GemmRecipe* g : {&plain.fprop, &plain.dgrad, &plain.wgrad}) g->centre = false;
+  const auto exact = shifted(find_recipe("bf16")), with = shifted(centred), without = shifted(plain);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_LT(relative_error(with[i], exact[i]), 0.6 * relative_error(without[i], exact[i])) << i;
+  }
+}
+
+/// Codes that hold every number of the data: the products must be those of BF16 but for its roundings.
+TEST(Linear, ProductsAroundTheMeanAreExactWhereTheRestIs) {
+  Recipe recipe = edited(find_recipe("averis"), {.bf16_first = 0, .bf16_last = 0});
+  for (GemmRecipe* g : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) g->a = g->b = {.format = Format::Nvfp4};
+  Fixture exact(find_recipe("bf16")), f(recipe);
+  for (Fixture* each : {&exact, &f}) {
+    for (std::size_t i = 0; i < each->x.size(); ++i)  // the mean 3 and twice the signs of a balanced pattern
+      each->x[i] = bf16::nearest(3.0f + (i / kK % 2 == i % 2 ? 2.0f : -2.0f));
+    for (std::size_t i = 0; i < each->dy.size(); ++i)
+      each->dy[i] = bf16::nearest(0.5f + (i / kN / 2 % 2 == 0 ? 1.0f : -1.0f));
+    for (bf16& w : each->w) w = bf16::nearest(w.value() < 0 ? -1.0f : 1.0f);
+    each->run(each->context());
+  }
+  EXPECT_LT(relative_error(f.grad, exact.grad), 1e-5);
+  EXPECT_LT(relative_error(floats(f.y), floats(exact.y)), 4e-3);
+  EXPECT_LT(relative_error(floats(f.dx), floats(exact.dx)), 4e-3);
 }
 
 TEST(Linear, AddsToTheMainGradientAcrossMicroBatches) {

@@ -45,6 +45,16 @@ struct E2M1 {
     return signed_code(a < Bits::kMinNormal ? (units + random) >> 8 : normal, x);
   }
 
+  /// Stochastic rounding with `bits` random bits, 2 to 16, in the low bits of `random`: exactly
+  /// floor(2^bits f) of their 2^bits values round up. With 8 it is stochastic().
+  NIBBLE_HD static constexpr E2M1 stochastic_bits(float x, std::uint32_t random, int bits) {
+    const std::uint32_t a = magnitude_bits(x);
+    const std::uint32_t normal = ((a + (random << (Bits::kShift - bits))) >> Bits::kShift) - Bits::kRebias;
+    const auto units =
+        static_cast<std::uint32_t>(static_cast<std::int32_t>(below_one(a) * static_cast<float>(2 << bits)));
+    return signed_code(a < Bits::kMinNormal ? (units + random) >> bits : normal, x);
+  }
+
   /// Stochastic rounding with 24 random bits (the low bits of `random`): P(up) = f exactly for |x| >= 1 and
   /// for smaller values to within 2^-24 of a step.
   NIBBLE_HD static constexpr E2M1 stochastic_exact(float x, std::uint32_t random) {

@@ -25,7 +25,20 @@ struct E4M3 {
     return {static_cast<std::uint8_t>(is_nan(x) ? kNanBits : saturated | sign_bit(x))};
   }
 
-  /// The same without saturation: what rounds above 448 (|x| > 464) becomes NaN, with its sign kept.
+  /// Stochastic rounding with 24 random bits (the low bits of `random`), saturating: with f the position
+  /// between the two neighbours, P(up) = f to within 2^-20. A NaN gives 0x7F.
+  NIBBLE_HD static constexpr E4M3 stochastic_exact(float x, std::uint32_t random) {
+    const std::uint32_t a = magnitude_bits(x), bits = random & 0xFFFFFFu;
+    const std::uint32_t normal = ((a + (bits >> 4)) >> Bits::kShift) - Bits::kRebias;
+    // Below 2^-6 a step is 2^-9.
+    const float below = bits_float(a < Bits::kMinNormal ? a : 0u);
+    const auto units = static_cast<std::uint32_t>(static_cast<std::int32_t>(below * 0x1p33f));
+    const std::uint32_t code = a < Bits::kMinNormal ? (units + bits) >> 24 : normal;
+    const std::uint32_t saturated = code < kMaxBits ? code : kMaxBits;
+    return {static_cast<std::uint8_t>(is_nan(x) ? kNanBits : saturated | sign_bit(x))};
+  }
+
+  /// nearest() without saturation: what rounds above 448 (|x| > 464) becomes NaN, with its sign kept.
   NIBBLE_HD static constexpr E4M3 nearest_unsaturated(float x) {
     const std::uint32_t code = Bits::nearest(magnitude_bits(x));
     const std::uint32_t overflowed = code <= kMaxBits ? code : kNanBits;

@@ -60,6 +60,25 @@ NIBBLE_HD constexpr std::uint32_t random_bits24(const RandomKey& key, std::uint6
   return random_words(key, element / 4).word[element % 4] & 0xFFFFFFu;
 }
 
+/// 128 random signs for the rotation of the two operands of one GEMM in one step, whatever their elements.
+/// The two have roles 2 g and 2 g + 1 and draw the same, so that the rotation cancels in their product.
+/// Counter = (0, step, layer << 8 | role | 1, 0x40000000): of a stream of its own, as above. The planted
+/// fault is of rounding and leaves them.
+NIBBLE_HD constexpr PhiloxBlock random_signs(const RandomKey& key) {
+  return philox({key.seed}, {{0, key.step, (key.layer << 8) | key.role | 1u, 0x40000000u}});
+}
+
+/// The 24 random bits of the scale of the block whose first element is `index` of the tensor at hand.
+/// Counter = (element low, step, layer << 8 | role, 0xC0000000 | element high).
+NIBBLE_HD constexpr std::uint32_t random_scale_bits24(const RandomKey& key, std::uint64_t index) {
+  if (key.stuck_at_zero) return 0;
+  const std::uint64_t element = key.first_element + index;
+  return philox({key.seed}, {{static_cast<std::uint32_t>(element), key.step, (key.layer << 8) | key.role,
+                              0xC0000000u | static_cast<std::uint32_t>(element >> 32)}})
+             .word[0] &
+         0xFFFFFFu;
+}
+
 /// 128 random bits for the start value of one element of one parameter, from the run's seed and a 64-bit hash
 /// of the tensor's name. The seed is mixed with a constant (the digits of pi) so that a run whose two seeds
 /// are equal does not round its gradients with the bits that made its weights.

@@ -79,6 +79,7 @@ std::string arithmetic_name(const QuantSpec& spec) {
   if (spec.tensor_scaling == TensorScaling::Previous) text += " previous-amax";
   if (spec.tensor_scaling == TensorScaling::Unit) text += " unscaled";
   if (spec.headroom) text += " headroom";
+  if (spec.eden_group != 0) text += " ms-eden-" + std::to_string(spec.eden_group);
   return text;
 }
 

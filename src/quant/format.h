@@ -69,6 +69,13 @@ enum class TensorScaling : std::uint8_t {
   Unit,      ///< none: the scale is 1
 };
 
+/// Where the signs of a random Hadamard transform come from (quant/hadamard.h).
+enum class RotationSigns : std::uint8_t {
+  Fixed,    ///< the same in every step: size 16 those of QuantSpec::sign_mask, other sizes a constant mask
+  Redrawn,  ///< drawn anew for each step, layer and GEMM from the seed of stochastic rounding
+  None,     ///< all positive
+};
+
 /// What a NaN or an infinity in an operand does.
 enum class NonFinite : std::uint8_t {
   Detect,  ///< the tensor's amax carries it out, and the caller stops with layer, GEMM and operand
@@ -80,8 +87,11 @@ struct QuantSpec {
   Format format = Format::Bf16;
   Tile tile = Tile::Row;
   Rounding rounding = Rounding::NearestEven;
-  std::uint16_t rotation = 0;        ///< 0, or the size of the random Hadamard transform: 16
-  std::uint16_t sign_mask = 0xD7E8;  ///< bit i set: element i of 16 changes sign before the transform [TE]
+  std::uint16_t rotation = 0;  ///< 0, or the size of the random Hadamard transform: a power of two, 2 to 128
+  /// Bit i set: element i of 16 changes sign before the transform [TE]. With other sizes or signs its
+  /// difference from [TE]'s flips the signs of each sixteen: only a planted fault does that.
+  std::uint16_t sign_mask = 0xD7E8;
+  RotationSigns signs = RotationSigns::Fixed;
   Profile profile = Profile::Te;
   NonFinite non_finite = NonFinite::Detect;
   MxScaleRule scale_rule = MxScaleRule::RoundUp;
@@ -89,6 +99,8 @@ struct QuantSpec {
   TensorScaling tensor_scaling = TensorScaling::Tensor;
   std::uint16_t scale_bound = 448;  ///< NVFP4: the block scale of the largest block, 448 or 256
   bool headroom = false;            ///< NVFP4: amax counts 17/16 fold, so no block's maximum is clipped
+  std::uint8_t random_bits = 8;     ///< Rounding::Stochastic: P(up) = floor(2^bits f) / 2^bits, 2 to 16
+  std::uint16_t eden_group = 0;     ///< NVFP4: 0, or MS-EDEN over groups of 16 to 128 values (quant/eden.h)
   friend bool operator==(const QuantSpec&, const QuantSpec&) = default;
 };
 
@@ -112,15 +124,28 @@ const FormatInfo& info(Format format);
 Format format_from_name(std::string_view name);
 
 /// Whether `spec` has none of the options that only the general code path knows: profiles beyond Te and
-/// Te213, four-over-six, row scaling, another bound, headroom, MX rules other than RoundUp, ties away, and
-/// the formats Mxfp6 and Fp8Block. A fast path asks this before it looks at format, tile, rounding and
-/// rotation.
+/// Te213, four-over-six, row scaling, another bound, headroom, MS-EDEN, other than 8 or 24 random bits, MX
+/// rules other than RoundUp, ties away, and the formats Mxfp6 and Fp8Block. A fast path asks this before it
+/// looks at format, tile, rounding and rotation.
 constexpr bool is_common(const QuantSpec& s) {
   return s.format <= Format::Fp8E5M2 && s.rounding != Rounding::NearestAway &&
          (s.format != Format::Nvfp4 || s.profile <= Profile::Te213) && s.scale_rule == MxScaleRule::RoundUp &&
          s.four_over_six == FourOverSix::Off && s.tensor_scaling == TensorScaling::Tensor &&
-         s.scale_bound == 448 && !s.headroom;
+         s.scale_bound == 448 && !s.headroom && s.eden_group == 0 &&
+         (s.rounding != Rounding::Stochastic || s.random_bits == 8);
 }
+
+/// Whether the quantisers rotate in passing: RHT-16 under fixed signs. Another rotation is made first, by
+/// Rotate, and its result quantised.
+constexpr bool rotates_in_passing(const QuantSpec& s) {
+  return s.rotation == 0 || (s.rotation == 16 && s.signs == RotationSigns::Fixed);
+}
+
+/// Sizes that a rotation may have: the powers of two from 2 to 128.
+constexpr bool is_rotation_size(std::int64_t n) { return n >= 2 && n <= 128 && (n & (n - 1)) == 0; }
+
+/// Whether quantising draws random numbers.
+constexpr bool draws(const QuantSpec& s) { return is_stochastic(s.rounding) || s.eden_group != 0; }
 
 /// Bits an element costs, block scales included: 4.5 for NVFP4.
 double bits_per_element(Format format);

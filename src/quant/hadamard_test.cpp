@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "numeric/random_key.h"
 #include "quant/format.h"
@@ -70,6 +73,69 @@ TEST(Hadamard, LeavesTheProductOfTwoRotatedOperandsAsItWas) {
     hadamard16(y, mask);
     for (int j = 0; j < 16; ++j) after += static_cast<double>(x[j]) * static_cast<double>(y[j]);
     EXPECT_NEAR(before, after, 1e-5);
+  }
+}
+
+constexpr RotationSigns kSigns[] = {RotationSigns::Fixed, RotationSigns::Redrawn, RotationSigns::None};
+constexpr RandomKey kKey{.seed = 7, .step = 3, .layer = 2, .role = 4};
+
+TEST(Hadamard, OfAnySizeHasOrthonormalRowsOfOneMagnitude) {
+  for (int size = 2; size <= kLargestRotation; size *= 2) {
+    for (const RotationSigns signs : kSigns) {
+      const SignBits bits = rotation_signs(size, signs, kMask, kKey);
+      for (int r = 0; r < size; ++r) {
+        double row[kLargestRotation] = {};
+        row[r] = 1;
+        hadamard(row, size, bits);
+        for (int c = 0; c < size; ++c) {
+          const bool flipped = (std::popcount(static_cast<unsigned>(r & c)) % 2 == 1) != bits.negative(r);
+          ASSERT_NEAR(row[c] * std::sqrt(size), flipped ? -1 : 1, 1e-6) << size << " " << r << " " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(Hadamard, OfSixteenUnderFixedSignsIsTheSameByBothNames) {
+  float x[16], y[16];
+  fill_bf16(x, 5);
+  std::copy(x, x + 16, y);
+  hadamard16(x, kMask);
+  hadamard(y, 16, rotation_signs(16, RotationSigns::Fixed, kMask, {}));
+  for (int j = 0; j < 16; ++j) EXPECT_EQ(x[j], y[j]);
+}
+
+TEST(RotationSigns, AreBalancedAndDifferFromOneDrawToTheNext) {
+  std::set<std::string> seen;
+  int negative = 0, all = 0;
+  for (std::uint32_t step = 0; step < 200; ++step) {
+    RandomKey key = kKey;
+    key.step = step;
+    const SignBits bits = rotation_signs(128, RotationSigns::Redrawn, kMask, key);
+    std::string text;
+    for (int i = 0; i < 128; ++i, ++all) {
+      negative += bits.negative(i) ? 1 : 0;
+      text += bits.negative(i) ? '-' : '+';
+    }
+    seen.insert(text);
+    // The other operand of the GEMM, and any element of it.
+    key.role = 5;
+    key.first_element = 999;
+    key.stuck_at_zero = true;
+    const SignBits other = rotation_signs(128, RotationSigns::Redrawn, kMask, key);
+    for (int i = 0; i < 128; ++i) ASSERT_EQ(bits.negative(i), other.negative(i));
+  }
+  EXPECT_EQ(seen.size(), 200u);
+  EXPECT_NEAR(negative / static_cast<double>(all), 0.5, 0.02);
+}
+
+TEST(RotationSigns, AFlippedMaskFlipsHalfOfEverySixteenInAnySize) {
+  for (int size : {16, 32, 128}) {
+    for (const RotationSigns signs : kSigns) {
+      const SignBits a = rotation_signs(size, signs, kMask, kKey),
+                     b = rotation_signs(size, signs, kMask ^ 0x00FF, kKey);
+      for (int i = 0; i < size; ++i) EXPECT_EQ(a.negative(i) != b.negative(i), i % 16 < 8) << size;
+    }
   }
 }
 

@@ -58,6 +58,20 @@ struct TensorScale {
   }
 };
 
+/// What the amax of a tensor, a row or a block is multiplied by before scales are made of it: 17/16 under
+/// headroom, 17/16 * 0.93 under MS-EDEN (quant/eden.h).
+NIBBLE_HD constexpr float amax_factor(const QuantSpec& spec) {
+  return spec.eden_group != 0 ? 0.988125f : spec.headroom ? 1.0625f : 1.0f;
+}
+NIBBLE_HD constexpr float counted_amax(const QuantSpec& spec, float amax) { return amax * amax_factor(spec); }
+
+/// 6 times the bound of the block scales.
+NIBBLE_HD constexpr float range_of(int scale_bound) { return 6.0f * static_cast<float>(scale_bound); }
+
+NIBBLE_HD constexpr TensorScale tensor_scale(const QuantSpec& spec, float amax) {
+  return TensorScale::from_amax(counted_amax(spec, amax), range_of(spec.scale_bound));
+}
+
 namespace nvfp4 {
 /// G / 2688 as TorchAo and ModelOpt form it, 1 where that is 0.
 NIBBLE_HD constexpr float unit_of(const TensorScale& g) {

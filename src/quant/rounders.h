@@ -25,6 +25,16 @@ struct Stochastic {
   NIBBLE_HD constexpr E2M1 operator()(float x, int j) const { return E2M1::stochastic(x, random[j]); }
 };
 
+/// `bits` random bits a value, the upper ones of random_bits24: more bits refine the same draw.
+template <int kBlock>
+struct StochasticBits {
+  std::uint32_t random[kBlock];
+  int bits;
+  NIBBLE_HD constexpr E2M1 operator()(float x, int j) const {
+    return E2M1::stochastic_bits(x, random[j] >> (24 - bits), bits);
+  }
+};
+
 /// Twenty-four random bits a value (random_bits24).
 template <int kBlock>
 struct StochasticExact {

@@ -34,12 +34,31 @@ constexpr QuantSpec four_over_six(QuantSpec spec) {
   return spec;
 }
 
-constexpr QuantSpec hadamard16(QuantSpec spec) {
-  spec.rotation = 16;
+constexpr QuantSpec hadamard(QuantSpec spec, std::uint16_t size, RotationSigns signs = RotationSigns::Fixed) {
+  spec.rotation = size;
+  spec.signs = signs;
   return spec;
 }
 
-std::vector<Recipe> fp8_rows() {
+constexpr QuantSpec hadamard16(QuantSpec spec) { return hadamard(spec, 16); }
+
+constexpr QuantSpec with_headroom(QuantSpec spec) {
+  spec.headroom = true;
+  return spec;
+}
+
+constexpr QuantSpec three_quarters(QuantSpec spec) {
+  spec.scale_rule = MxScaleRule::ThreeQuarters;
+  return spec;
+}
+
+/// MS-EDEN over rotations of 128 with signs of their own in every step.
+constexpr QuantSpec kEden =
+    hadamard({.format = Format::Nvfp4, .scale_bound = 256, .eden_group = 16}, 128, RotationSigns::Redrawn);
+constexpr QuantSpec kTetraJet = hadamard(with_headroom(kNoisy), 32, RotationSigns::Redrawn);
+constexpr QuantSpec kTseng = hadamard(three_quarters(kMx4Noisy), 64, RotationSigns::Redrawn);
+
+std::vector<Recipe> fp8_recipes() {
   return {
       {.name = "fp8-current",
        .source = "[TE]",
@@ -77,8 +96,8 @@ std::vector<Recipe> fp8_rows() {
   };
 }
 
-std::vector<Recipe> make_catalog() {
-  std::vector<Recipe> rows = {
+std::vector<Recipe> four_bit_and_base_recipes() {
+  return {
       {.name = "fp32",
        .source = "[IEEE754]",
        .summary = "every tensor and product in FP32",
@@ -121,6 +140,70 @@ std::vector<Recipe> make_catalog() {
        .first = 2,
        .last = 8,
        .of_blocks = 62},
+      {.name = "mxfp4-rht32",
+       .source = "[NVFP4]",
+       .summary = "mxfp4 with the paper's rotation: RHT-32, one rotation a block",
+       .fprop = {kMx4, kMx4},
+       .dgrad = {kMx4Noisy, kMx4},
+       .wgrad = {hadamard(kMx4Noisy, 32), hadamard(kMx4, 32)},
+       .first = 2,
+       .last = 8,
+       .of_blocks = 62},
+  };
+}
+
+/// Of papers other than NVIDIA's first, and of its later models.
+std::vector<Recipe> recipes_of_the_literature() {
+  return {
+      {.name = "quartet2",
+       .source = "[QUARTET2]",
+       .summary = "1x16 with a choice of 4 or 6 forward, MS-EDEN under redrawn RHT-128 for all four backward "
+                  "operands, no block in BF16",
+       .fprop = {four_over_six(kRows), four_over_six(kRows)},
+       .dgrad = {kEden, kEden, true},
+       .wgrad = {kEden, kEden, true}},
+      {.name = "tetrajet2",
+       .source = "[QUARTET2]",
+       .summary = "TetraJet-v2 as simplified for Quartet II's tables: 1x16 forward, stochastic rounding with "
+                  "headroom under redrawn RHT-32 for all four backward operands, no block in BF16",
+       .fprop = {kRows, kRows},
+       .dgrad = {kTetraJet, kTetraJet, true},
+       .wgrad = {kTetraJet, kTetraJet, true}},
+      {.name = "tseng-mxfp4",
+       .source = "[TSENG]",
+       .summary = "MXFP4 in the backward pass alone: stochastic rounding of 3/4 of the values under redrawn "
+                  "RHT-64, no block in BF16",
+       .fprop = {kBf16, kBf16},
+       .dgrad = {kTseng, kTseng},
+       .wgrad = {kTseng, kTseng}},
+      {.name = "nemotron3",
+       .source = "[NEMOTRON3]",
+       .summary =
+           "nvfp4 as Nemotron 3 Super kept it: last 14 of 88 blocks, QKV and attention output in BF16, "
+           "Mamba's output projection in MXFP8",
+       .fprop = {kRows, kTiles},
+       .dgrad = {kNoisy, kTiles},
+       .wgrad = {hadamard16(kNoisy), hadamard16(kRows)},
+       .last = 14,
+       .of_blocks = 88,
+       .keep_always = {"*.attention.*"},
+       .overrides =
+           {{.layers = "*.mamba.out", .format = Format::Mxfp8E4M3, .rotation = 0, .if_present = true}}},
+      {.name = "averis",
+       .source = "[AVERIS]",
+       .summary = "the mean over tokens taken out of x and dy before they are quantised, its share of the "
+                  "products exact; 1x16, stochastic rounding of dy, no rotation",
+       .fprop = {.a = kRows, .b = kRows, .centre = true},
+       .dgrad = {.a = kNoisy, .b = kRows, .centre = true},
+       .wgrad = {.a = kNoisy, .b = kRows, .centre = true},
+       .first = 2,
+       .last = 8,
+       .of_blocks = 62},
+  };
+}
+
+std::vector<Recipe> mx_recipes() {
+  return {
       {.name = "mxfp8",
        .source = "[MXFP8-RECIPES]",
        .summary = "MXFP8 E4M3 for every operand of every block, scales rounded up",
@@ -128,9 +211,13 @@ std::vector<Recipe> make_catalog() {
        .dgrad = {kMx8, kMx8},
        .wgrad = {kMx8, kMx8}},
   };
-  const std::vector<Recipe> fp8 = fp8_rows();
-  rows.insert(rows.end(), fp8.begin(), fp8.end());
-  return rows;
+}
+
+std::vector<Recipe> make_catalog() {
+  std::vector<Recipe> all = four_bit_and_base_recipes();
+  for (const std::vector<Recipe>& more : {recipes_of_the_literature(), mx_recipes(), fp8_recipes()})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 }  // namespace

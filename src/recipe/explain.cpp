@@ -21,13 +21,14 @@ std::string describe_block(const QuantSpec& spec) {
   return spec.tile == Tile::Square ? fmt::format("{}x{}", block, block) : fmt::format("1x{}", block);
 }
 
-const char* describe_rounding(const QuantSpec& spec) {
+std::string describe_rounding(const QuantSpec& spec) {
   if (!is_quantized(spec.format)) return "-";
+  if (spec.eden_group != 0) return fmt::format("MS-EDEN of {}", spec.eden_group);
   switch (spec.rounding) {
     case Rounding::NearestEven:
       return "nearest even";
     case Rounding::Stochastic:
-      return "stochastic, 8 bits";
+      return fmt::format("stochastic, {} bits", spec.random_bits);
     case Rounding::StochasticExact:
       return "stochastic, exact";
     case Rounding::NearestAway:
@@ -37,7 +38,12 @@ const char* describe_rounding(const QuantSpec& spec) {
 }
 
 std::string describe_rotation(const QuantSpec& spec) {
-  return spec.rotation == 0 ? "-" : fmt::format("RHT-{} signs {:04X}", spec.rotation, spec.sign_mask);
+  if (spec.rotation == 0) return "-";
+  if (spec.signs == RotationSigns::Redrawn) return fmt::format("RHT-{} redrawn", spec.rotation);
+  if (spec.signs == RotationSigns::None || spec.sign_mask == 0)
+    return fmt::format("RHT-{} no signs", spec.rotation);
+  return spec.rotation == 16 ? fmt::format("RHT-16 signs {:04X}", spec.sign_mask)
+                             : fmt::format("RHT-{} fixed", spec.rotation);
 }
 
 /// Whose arithmetic, where the format's name does not say it.
@@ -61,7 +67,7 @@ void print_operand(std::string& out, Gemm g, Operand o, const QuantSpec& spec, c
                  name(g), o == Operand::A ? "A" : "B", operand_name(g, o), operand_axis(g),
                  info(spec.format).name, w.format, describe_block(spec), describe_rounding(spec),
                  describe_rotation(spec), describe_arithmetic(spec), w.arithmetic,
-                 is_stochastic(spec.rounding) ? std::to_string(random_role(g, o)) : "-");
+                 draws(spec) ? std::to_string(random_role(g, o)) : "-");
 }
 
 struct Plan {
@@ -98,6 +104,10 @@ void print_treatments(std::string& out, const Plan& plan) {
     for (const Gemm g : kGemms) {
       for (const Operand o : kOperands) print_operand(out, g, o, plan.treatments[i].spec(g, o), w);
     }
+    if (plan.treatments[i].fprop.centre || plan.treatments[i].wgrad.centre)
+      out += "  The mean over tokens of x and dy is taken out first; its share of the products is exact.\n";
+    if (plan.treatments[i].dgrad.requantize || plan.treatments[i].wgrad.requantize)
+      out += "  B of dgrad and wgrad is made of what fprop multiplied: its quantised w and x, decoded.\n";
   }
 }
 

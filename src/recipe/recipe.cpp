@@ -18,9 +18,20 @@ void for_each_spec(Recipe& recipe, F&& f) {
   }
 }
 
-void set_stochastic(QuantSpec& spec, bool on) {
-  if (!is_quantized(spec.format)) return;
-  spec.rounding = on ? Rounding::Stochastic : Rounding::NearestEven;
+GemmRecipe& gemm_of(Recipe& recipe, Gemm g) {
+  return g == Gemm::Fprop ? recipe.fprop : g == Gemm::Dgrad ? recipe.dgrad : recipe.wgrad;
+}
+
+void set_stochastic(Recipe& recipe, bool on) {
+  if (on) {
+    for (QuantSpec* dy : {&recipe.dgrad.a, &recipe.wgrad.a}) {
+      if (is_quantized(dy->format) && !is_stochastic(dy->rounding)) dy->rounding = Rounding::Stochastic;
+    }
+  } else {
+    for_each_spec(recipe, [](QuantSpec& spec) {
+      if (is_stochastic(spec.rounding)) spec.rounding = Rounding::NearestEven;
+    });
+  }
 }
 
 void set_exact(Recipe& recipe, bool exact) {
@@ -30,10 +41,92 @@ void set_exact(Recipe& recipe, bool exact) {
   });
 }
 
-void set_rotation(GemmRecipe& wgrad, bool on) {
-  // Both operands or neither: the rotation cancels only when the other operand has it too.
-  if (!is_quantized(wgrad.a.format) && !is_quantized(wgrad.b.format)) return;
-  wgrad.a.rotation = wgrad.b.rotation = on ? 16 : 0;
+void set_random_bits(Recipe& recipe, const RecipeEdits& edits) {
+  check_usage(!edits.sr_bits || !edits.sr_exact.value_or(false),
+              "precision.sr_bits = {} and precision.sr_exact = true contradict each other: sr_exact takes 24 "
+              "random bits; remove one of them",
+              edits.sr_bits.value_or(0));
+  check_usage(!edits.sr_bits || (*edits.sr_bits >= 2 && *edits.sr_bits <= 16),
+              "precision.sr_bits = {} must lie between 2 and 16; precision.sr_exact = true takes 24",
+              edits.sr_bits.value_or(0));
+  if (edits.sr_exact) set_exact(recipe, *edits.sr_exact);
+  if (!edits.sr_bits) return;
+  for_each_spec(recipe, [&](QuantSpec& spec) {
+    if (!is_stochastic(spec.rounding)) return;
+    spec.rounding = Rounding::Stochastic;
+    spec.random_bits = static_cast<std::uint8_t>(*edits.sr_bits);
+  });
+}
+
+void set_headroom(Recipe& recipe, bool on) {
+  bool found = false;
+  for_each_spec(recipe, [&](QuantSpec& spec) {
+    if (spec.format != Format::Nvfp4 || !is_stochastic(spec.rounding)) return;
+    spec.headroom = on;
+    found = true;
+  });
+  check_usage(found,
+              "precision.sr_headroom belongs to nvfp4 operands that are rounded stochastically, and recipe "
+              "\"{}\" as edited has none; remove the key, or set precision.sr = true",
+              recipe.name);
+}
+
+bool rotates(const GemmRecipe& gemm) { return gemm.a.rotation != 0 || gemm.b.rotation != 0; }
+
+/// Rotates both operands of a GEMM, or neither: the rotation cancels only when the other operand has it too.
+void rotate(GemmRecipe& gemm, int size, RotationSigns signs) {
+  for (QuantSpec* spec : {&gemm.a, &gemm.b}) {
+    spec->rotation = static_cast<std::uint16_t>(size);
+    // Sixteen without signs is the mask 0, which the quantisers rotate by in passing.
+    const bool plain = size == 16 && signs == RotationSigns::None;
+    spec->sign_mask = plain ? std::uint16_t{0} : QuantSpec{}.sign_mask;
+    spec->signs = plain ? RotationSigns::Fixed : signs;
+  }
+}
+
+RotationSigns signs_of(const QuantSpec& spec) {
+  return spec.signs == RotationSigns::Fixed && spec.sign_mask == 0 ? RotationSigns::None : spec.signs;
+}
+
+void set_rotations(Recipe& recipe, const RecipeEdits& edits) {
+  const bool details = edits.rht_size || edits.rht_signs || edits.rht_gemms;
+  if (!edits.rht && !details) return;
+  if (edits.rht == false) {
+    for_each_spec(recipe, [](QuantSpec& spec) { spec.rotation = 0; });
+    return;
+  }
+  check_usage(!edits.rht_size || is_rotation_size(*edits.rht_size),
+              "precision.rht_size = {} must be a power of two from 2 to 128", edits.rht_size.value_or(0));
+  GemmSet gemms{};
+  int size = 16;
+  RotationSigns signs = RotationSigns::Fixed;
+  for (const Gemm g : kGemms) {
+    const GemmRecipe& gemm = gemm_of(recipe, g);
+    if (!rotates(gemm)) continue;
+    gemms[static_cast<std::size_t>(g)] = true;
+    size = gemm.a.rotation;
+    signs = signs_of(gemm.a);
+  }
+  if (edits.rht && gemms == GemmSet{}) gemms[static_cast<std::size_t>(Gemm::Wgrad)] = true;
+  if (edits.rht_gemms) gemms = *edits.rht_gemms;
+  check_usage(gemms != GemmSet{} || !details,
+              "recipe \"{}\" rotates the operands of no GEMM, so precision.rht_size and rht_signs have no "
+              "meaning; set precision.rht = true, or name GEMMs in precision.rht_gemms",
+              recipe.name);
+  for (const Gemm g : kGemms) {
+    GemmRecipe& gemm = gemm_of(recipe, g);
+    const bool quantized = is_quantized(gemm.a.format) && is_quantized(gemm.b.format);
+    if (!contains(gemms, g)) {
+      gemm.a.rotation = gemm.b.rotation = 0;
+    } else if (quantized) {
+      rotate(gemm, edits.rht_size.value_or(size), edits.rht_signs.value_or(signs));
+    } else {
+      check_usage(!edits.rht_gemms,
+                  "precision.rht_gemms names {}, of which recipe \"{}\" does not quantise both operands; "
+                  "leave it out",
+                  name(g), recipe.name);
+    }
+  }
 }
 
 bool quantizes_by_itself(const Recipe& recipe) {
@@ -55,7 +148,12 @@ void check_edits_apply(const Recipe& recipe, const RecipeEdits& edits) {
   refuse(edits.weights_2d.has_value(), "weights_2d");
   refuse(edits.rht.has_value(), "rht");
   refuse(edits.sr.has_value(), "sr");
+  refuse(edits.rht_size.has_value(), "rht_size");
+  refuse(edits.rht_signs.has_value(), "rht_signs");
+  refuse(edits.rht_gemms.has_value(), "rht_gemms");
   refuse(edits.sr_exact.has_value(), "sr_exact");
+  refuse(edits.sr_bits.has_value(), "sr_bits");
+  refuse(edits.sr_headroom.has_value(), "sr_headroom");
   // The others say where and how, which overrides that quantise heed too.
   if (quantizes(recipe)) return;
   refuse(edits.bf16_first.has_value(), "bf16_first");
@@ -206,12 +304,10 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
       if (is_quantized(w->format)) w->tile = *edits.weights_2d ? Tile::Square : Tile::Row;
     }
   }
-  if (edits.rht) set_rotation(recipe.wgrad, *edits.rht);
-  if (edits.sr) {
-    set_stochastic(recipe.dgrad.a, *edits.sr);
-    set_stochastic(recipe.wgrad.a, *edits.sr);
-  }
-  if (edits.sr_exact) set_exact(recipe, *edits.sr_exact);
+  set_rotations(recipe, edits);
+  if (edits.sr) set_stochastic(recipe, *edits.sr);
+  set_random_bits(recipe, edits);
+  if (edits.sr_headroom && edits.sr.value_or(true)) set_headroom(recipe, *edits.sr_headroom);
   if (edits.bf16_first) recipe.first_blocks = edits.bf16_first;
   if (edits.bf16_last) recipe.last_blocks = edits.bf16_last;
   recipe.keep_bf16.insert(recipe.keep_bf16.end(), edits.keep_bf16.begin(), edits.keep_bf16.end());
@@ -235,6 +331,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
     // Half of every sixteen products enter dw with the wrong sign: an expected gradient near zero, which no
     // comparison of losses may let pass.
     recipe.wgrad.b.sign_mask = static_cast<std::uint16_t>(recipe.wgrad.a.sign_mask ^ 0x00FF);
+    recipe.wgrad_sign_mismatch = true;
   }
   return recipe;
 }

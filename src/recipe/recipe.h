@@ -36,6 +36,13 @@ constexpr std::uint32_t random_role(Gemm gemm, Operand operand) {
 
 struct GemmRecipe {
   QuantSpec a, b;
+  /// Of dgrad and wgrad: b is made of what fprop multiplied, its quantised w or x decoded, and not of the
+  /// tensor itself, so that the gradient is that of the quantised forward pass. Holds where fprop's operand
+  /// and b are both quantised.
+  bool requantize = false;
+  /// The mean over the tokens is taken out of x and dy before they are quantised, and its share of the
+  /// product added exactly (layers/token_mean.h). Holds where the operands with tokens are quantised.
+  bool centre = false;
   friend bool operator==(const GemmRecipe&, const GemmRecipe&) = default;
 };
 
@@ -52,6 +59,7 @@ struct RecipeOverride {
   std::optional<Tile> tile;
   std::optional<Rounding> rounding;
   std::optional<int> rotation;
+  bool if_present = false;  ///< of the catalogue: `layers` may match nothing in models without such layers
   friend bool operator==(const RecipeOverride&, const RecipeOverride&) = default;
 };
 
@@ -89,7 +97,8 @@ struct Recipe {
   /// they scale to round(first L / of_blocks) and max(1, round(last L / of_blocks)).
   int first = 0, last = 0, of_blocks = 0;
   std::optional<int> first_blocks, last_blocks;  ///< explicit counts, instead of the scaled ones
-  std::vector<std::string> keep_bf16;  ///< globs over linear names kept in `base`, such as "*.mamba.out"
+  std::vector<std::string> keep_bf16;    ///< globs over linear names kept in `base`, such as "*.mamba.out"
+  std::vector<std::string> keep_always;  ///< the same of the recipe itself; a glob may match nothing
   std::vector<RecipeOverride> overrides;
   std::vector<RecipeSwitch> switches;  ///< in the order of their steps; later ones win
   AttentionRecipe attention;           ///< of the blocks that are not kept at the ends; of all steps
@@ -97,7 +106,8 @@ struct Recipe {
   int amax_history = 1024, amax_margin = 0;  ///< of TensorScaling::Delayed, as [TE] has them
 
   // Planted faults, for tests of the guards.
-  bool stuck_random_bits = false;  ///< stochastic rounding draws zeros
+  bool stuck_random_bits = false;    ///< stochastic rounding draws zeros
+  bool wgrad_sign_mismatch = false;  ///< the wgrad operands have different sign masks
   std::string
       scale_binade_layers;  ///< glob: products of these linears read block scales one binade too large
 };
@@ -136,9 +146,16 @@ std::string recipe_before_switch(const Recipe& recipe, std::size_t index);
 /// The ingredients as switches. An empty one leaves the recipe as it is.
 struct RecipeEdits {
   std::optional<bool> weights_2d;  ///< 16x16 weight tiles (false: 1x16 along each reduction axis)
-  std::optional<bool> rht;         ///< random Hadamard transform of the wgrad operands
-  std::optional<bool> sr;          ///< stochastic rounding of both copies of dy
-  std::optional<bool> sr_exact;    ///< 24 random bits a value instead of the hardware's 8
+  /// Random Hadamard transforms. False: none, whatever the details say. True: those of the recipe, or where
+  /// it has none, of wgrad.
+  std::optional<bool> rht;
+  std::optional<int> rht_size;             ///< of every one; else the recipe's, else 16
+  std::optional<RotationSigns> rht_signs;  ///< of every one; else the recipe's, else fixed
+  std::optional<GemmSet> rht_gemms;        ///< which GEMMs' operands are rotated
+  std::optional<bool> sr;                  ///< stochastic rounding of both copies of dy; false: of nothing
+  std::optional<bool> sr_exact;            ///< 24 random bits a value instead of the hardware's 8
+  std::optional<int> sr_bits;              ///< 2 to 16 random bits a value
+  std::optional<bool> sr_headroom;  ///< of stochastically rounded NVFP4 operands; not read under sr = false
   std::optional<int> bf16_first, bf16_last;
   std::vector<std::string> keep_bf16;
   std::vector<RecipeOverride> overrides;

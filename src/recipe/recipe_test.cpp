@@ -130,6 +130,94 @@ TEST(PlantedFault, MakesTheSignsOfTheWgradOperandsDiffer) {
   usage_error([] { edited(find_recipe("nvfp4"), {.rht = false, .wgrad_sign_mismatch = true}); });
 }
 
+TEST(RhtEdits, SayWhichGemmsRotateByHowMuchUnderWhichSigns) {
+  const auto with = [](const RecipeEdits& e, const char* recipe = "nvfp4") {
+    return resolve(edited(find_recipe(recipe), e), kMiddle, 0);
+  };
+  const ResolvedLinear sized = with({.rht_size = 64});
+  EXPECT_EQ(sized.wgrad.a.rotation, 64);
+  EXPECT_EQ(sized.wgrad.b.rotation, 64);
+  EXPECT_EQ(sized.dgrad.a.rotation, 0);
+  const ResolvedLinear everywhere = with({.rht_gemms = kAllGemms});
+  for (const Gemm g : kGemms) {
+    for (const Operand o : kOperands) EXPECT_EQ(everywhere.spec(g, o).rotation, 16);
+  }
+  EXPECT_EQ(with({.rht_gemms = GemmSet{false, true, false}}).wgrad.a.rotation, 0);
+  EXPECT_EQ(with({.rht_signs = RotationSigns::Redrawn}).wgrad.b.signs, RotationSigns::Redrawn);
+  const ResolvedLinear unsigned16 = with({.rht_signs = RotationSigns::None});
+  EXPECT_EQ(unsigned16.wgrad.a.sign_mask, 0);
+  EXPECT_TRUE(rotates_in_passing(unsigned16.wgrad.a));
+  EXPECT_EQ(with({.rht_size = 32, .rht_signs = RotationSigns::None}).wgrad.a.signs, RotationSigns::None);
+  // What the recipe has of its own stays.
+  const ResolvedLinear quartet = with({.rht_size = 32}, "quartet2");
+  EXPECT_EQ(quartet.dgrad.b.rotation, 32);
+  EXPECT_EQ(quartet.dgrad.b.signs, RotationSigns::Redrawn);
+  EXPECT_EQ(quartet.dgrad.b.eden_group, 16);
+  EXPECT_EQ(quartet.fprop.a.rotation, 0);
+  EXPECT_EQ(with({.rht = true}, "mxfp4-rht32").wgrad.a.rotation, 32);
+  EXPECT_EQ(with({.rht = false}, "quartet2").dgrad.a.rotation, 0);
+  // As an ablation leaves the ingredient out of a configuration that has details of it.
+  EXPECT_EQ(with({.rht = false, .rht_size = 32, .rht_gemms = kAllGemms}).wgrad.a.rotation, 0);
+  EXPECT_FALSE(with({.sr = false, .sr_headroom = true}).dgrad.a.headroom);
+}
+
+TEST(RhtEdits, ThatContradictEachOtherOrMeanNothingAreRefused) {
+  const auto refused = [](const RecipeEdits& e, const char* recipe) {
+    return usage_error([&] { edited(find_recipe(recipe), e); });
+  };
+  EXPECT_THAT(refused({.rht_size = 48}, "nvfp4"), HasSubstr("a power of two from 2 to 128"));
+  EXPECT_THAT(refused({.rht_size = 32}, "mxfp8"), HasSubstr("set precision.rht = true"));
+  EXPECT_THAT(refused({.rht_gemms = kAllGemms}, "tseng-mxfp4"), HasSubstr("names fprop"));
+  EXPECT_THAT(refused({.rht_size = 32}, "bf16"), HasSubstr("precision.rht_size"));
+  const Recipe rotated = edited(find_recipe("quartet2"), {.rht_gemms = kAllGemms});
+  EXPECT_THAT(usage_error([&] { check_recipe(rotated, model(4), 32); }), HasSubstr("precision.rht_gemms"));
+}
+
+TEST(RhtEdits, OperandsUnderDifferentSignsAreRefused) {
+  Recipe recipe = edited(find_recipe("nvfp4"), {.bf16_first = 0, .bf16_last = 0});
+  recipe.wgrad.b.signs = RotationSigns::Redrawn;
+  EXPECT_THAT(usage_error([&] { check_recipe(recipe, model(4), 32); }), HasSubstr("under different signs"));
+  recipe.wgrad.b.signs = RotationSigns::Fixed;
+  recipe.wgrad.b.sign_mask = 1;
+  EXPECT_THAT(usage_error([&] { check_recipe(recipe, model(4), 32); }), HasSubstr("under different signs"));
+  check_recipe(edited(find_recipe("nvfp4"), {.rht_size = 128, .wgrad_sign_mismatch = true}), model(4), 32);
+}
+
+TEST(SrEdits, SayHowManyBitsAndWhetherThereIsHeadroom) {
+  const auto with = [](const RecipeEdits& e, const char* recipe = "nvfp4") {
+    return resolve(edited(find_recipe(recipe), e), kMiddle, 0);
+  };
+  EXPECT_EQ(with({.sr_bits = 4}).dgrad.a.random_bits, 4);
+  EXPECT_EQ(with({.sr_bits = 4}).fprop.a.random_bits, 8);
+  EXPECT_TRUE(with({.sr_headroom = true}).wgrad.a.headroom);
+  EXPECT_FALSE(with({.sr_headroom = true}).wgrad.b.headroom);
+  EXPECT_FALSE(with({.sr_headroom = false}, "tetrajet2").wgrad.b.headroom);
+  EXPECT_EQ(with({.sr = false}, "tetrajet2").dgrad.b.rounding, Rounding::NearestEven);
+  EXPECT_EQ(with({.sr_bits = 16, .overrides = {{.format = Format::Mxfp4}}}).dgrad.a.random_bits, 16);
+  const auto refused = [](const RecipeEdits& e, const char* recipe) {
+    return usage_error([&] { edited(find_recipe(recipe), e); });
+  };
+  EXPECT_THAT(refused({.sr_exact = true, .sr_bits = 8}, "nvfp4"), HasSubstr("contradict"));
+  EXPECT_THAT(refused({.sr_bits = 1}, "nvfp4"), HasSubstr("between 2 and 16"));
+  EXPECT_THAT(refused({.sr_headroom = true}, "mxfp4"), HasSubstr("precision.sr_headroom"));
+  const Recipe other = edited(find_recipe("tetrajet2"), {.profile = Profile::Ct});
+  EXPECT_THAT(usage_error([&] { check_recipe(other, model(4), 32); }), HasSubstr("headroom"));
+  const Recipe eden = edited(find_recipe("quartet2"), {.sr = true});
+  EXPECT_THAT(usage_error([&] { check_recipe(eden, model(4), 32); }), HasSubstr("MS-EDEN"));
+}
+
+TEST(Nemotron3, KeepsAttentionAndPutsMambasOutputInMxfp8) {
+  const Recipe& r = find_recipe("nemotron3");
+  const std::vector<LinearInfo> linears = model(88);
+  EXPECT_EQ(resolve(r, linears[0], 0).fprop.a.format, Format::Nvfp4);
+  EXPECT_EQ(resolve(r, linears[1], 0).wgrad.a, QuantSpec{.format = Format::Mxfp8E4M3});
+  EXPECT_EQ(resolve(r, linears[2 * 74], 0).reason, "last 14 of 88 blocks");
+  LinearInfo qkv = kMiddle;
+  qkv.name = "blocks.30.attention.qkv";
+  EXPECT_EQ(resolve(r, qkv, 0).reason, "pattern \"*.attention.*\"");
+  check_recipe(r, linears, 32);  // without attention
+}
+
 TEST(Overrides, HoldForTheirStepsLayersAndGemmsAlone) {
   RecipeOverride forward{.layers = "*.mamba.in",
                          .gemm = Gemm::Fprop,
@@ -397,6 +485,18 @@ TEST(Switch, ThatCannotBeOrDoesNothingIsRefused) {
   check_recipe(find_recipe("nvfp4"), odd, 32);
   EXPECT_THAT(usage_error([&] { check_recipe(switched(3, "mxfp8"), odd, 32); }), HasSubstr("K = 48"));
   check_recipe(switched(3, "bf16", kForward), linears, 32);
+}
+
+TEST(Explain, NamesRotationSignsBitsAndMsEden) {
+  const std::vector<LinearInfo> linears = model(62);
+  const std::string quartet = explain(find_recipe("quartet2"), linears, 0, 1.0);
+  EXPECT_THAT(quartet, HasSubstr("MS-EDEN of 16"));
+  EXPECT_THAT(quartet, HasSubstr("RHT-128 redrawn"));
+  EXPECT_THAT(quartet, HasSubstr("its quantised w and x, decoded"));
+  const std::string bits =
+      explain(edited(find_recipe("nvfp4"), {.rht_size = 32, .sr_bits = 5}), linears, 0, 1.0);
+  EXPECT_THAT(bits, HasSubstr("stochastic, 5 bits"));
+  EXPECT_THAT(bits, HasSubstr("RHT-32 fixed"));
 }
 
 TEST(Explain, SaysWhatASwitchChangesAndShowsThePlanOfTheStep) {

@@ -22,8 +22,10 @@ std::string reason_to_keep(const Recipe& recipe, const LinearInfo& linear) {
   if (linear.block < kept.first) return fmt::format("first {} of {} blocks", kept.first, linear.blocks);
   if (linear.block >= linear.blocks - kept.last)
     return fmt::format("last {} of {} blocks", kept.last, linear.blocks);
-  for (const std::string& pattern : recipe.keep_bf16) {
-    if (glob_match(pattern, linear.name)) return fmt::format("pattern \"{}\"", pattern);
+  for (const std::vector<std::string>* patterns : {&recipe.keep_bf16, &recipe.keep_always}) {
+    for (const std::string& pattern : *patterns) {
+      if (glob_match(pattern, linear.name)) return fmt::format("pattern \"{}\"", pattern);
+    }
   }
   return "";
 }
@@ -40,8 +42,10 @@ QuantSpec in_format(const QuantSpec& before, Format format) {
                  .rounding = before.rounding,
                  .rotation = before.rotation,
                  .sign_mask = before.sign_mask,
+                 .signs = before.signs,
                  .profile = before.profile,
-                 .non_finite = before.non_finite};
+                 .non_finite = before.non_finite,
+                 .random_bits = before.random_bits};
   if (!is_quantized(format) || !is_quantized(before.format)) spec.rotation = 0;
   if (!is_quantized(before.format) || !has_square_tiles(format)) spec.tile = Tile::Row;
   if (!is_quantized(before.format) || !has_stochastic_rounding(format)) spec.rounding = Rounding::NearestEven;
@@ -97,7 +101,7 @@ void check_pattern(const std::string& pattern, std::string_view key, std::span<c
 
 void check_shape(const LinearInfo& linear, Gemm g, const QuantSpec& spec, std::int64_t tokens) {
   const FormatInfo& format = info(spec.format);
-  const std::int64_t block = std::max(format.multiple, static_cast<int>(spec.rotation));
+  const std::int64_t block = format.multiple;  // a rotation pads to its own size
   if (block <= 1) return;
   const auto check_multiple = [&](const char* axis, std::int64_t size, const char* what) {
     check_usage(size % block == 0,
@@ -178,13 +182,57 @@ void check_spec(const LinearInfo& linear, Gemm g, Operand o, const QuantSpec& sp
       "{}: four-over-six in square tiles rounds to nearest; set tile = \"row\" or rounding = "
       "\"nearest\" in the precision.override",
       where);
-  check_usage(spec.rotation == 0 || spec.rotation == 16,
-              "{}: there is no rotation of size {}; set rotation = 0 or 16 in the precision.override", where,
-              spec.rotation);
+  check_usage(spec.rotation == 0 || is_rotation_size(spec.rotation),
+              "{}: there is no rotation of size {}; set rotation = 0 or a power of two from 2 to 128 in the "
+              "precision.override",
+              where, spec.rotation);
+  check_usage(!spec.headroom || (spec.format == Format::Nvfp4 && spec.profile <= Profile::Te213),
+              "{}: headroom is of nvfp4 under the profiles nvfp4.te and nvfp4.te213, not of {}; remove "
+              "precision.sr_headroom or precision.profile, or use a recipe without headroom",
+              where, arithmetic_name(spec));
+  check_usage(
+      spec.eden_group == 0 || (spec.format == Format::Nvfp4 && spec.tile == Tile::Row &&
+                               spec.profile == Profile::Te && spec.rounding == Rounding::NearestEven),
+      "{}: MS-EDEN has rows, elements rounded to nearest and the profile nvfp4.te; remove what asks for "
+      "another tile, rounding or profile, or use precision.recipe = \"nvfp4\"",
+      where);
 }
 
-void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, Format base,
+/// What must hold between the operands of a GEMM so that their rotations cancel.
+void check_rotations(const LinearInfo& linear, Gemm g, const GemmRecipe& gemm, const Recipe& recipe) {
+  check_usage(gemm.a.rotation == gemm.b.rotation,
+              "linear {}: the operands of {} are rotated by {} and {}, which does not cancel; give both "
+              "operands the same rotation",
+              linear.name, name(g), gemm.a.rotation, gemm.b.rotation);
+  const bool planted = recipe.wgrad_sign_mismatch && g == Gemm::Wgrad;
+  check_usage(gemm.a.rotation == 0 ||
+                  (gemm.a.signs == gemm.b.signs && (planted || gemm.a.sign_mask == gemm.b.sign_mask)),
+              "linear {}: the operands of {} are rotated under different signs, which does not cancel; give "
+              "both operands the same signs",
+              linear.name, name(g));
+}
+
+/// Means are of the tensors themselves. Decoded values lie as the tensor does only where fprop did not rotate
+/// them.
+void check_requantize(const LinearInfo& linear, const ResolvedLinear& resolved, Format base) {
+  const bool from_fprop = resolved.dgrad.requantize || resolved.wgrad.requantize;
+  check_usage(!from_fprop || resolved.fprop.a.rotation == 0,
+              "linear {}: this recipe quantises for the backward pass what the forward pass multiplied, so "
+              "fprop's operands cannot be rotated; leave fprop out of precision.rht_gemms, and rotation out "
+              "of its precision.override",
+              linear.name);
+  const bool centres = resolved.fprop.centre || resolved.dgrad.centre || resolved.wgrad.centre;
+  check_usage(
+      !centres || (!from_fprop && base == Format::Bf16),
+      "linear {}: the mean over tokens is taken out of BF16 tensors alone; use a recipe that does not "
+      "quantise the forward copies again",
+      linear.name);
+}
+
+void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, const Recipe& recipe,
                   std::int64_t tokens) {
+  const Format base = recipe.base;
+  check_requantize(linear, resolved, base);
   for (const Gemm g : kGemms) {
     const GemmRecipe& gemm = resolved.gemm(g);
     check_spec(linear, g, Operand::A, gemm.a, base);
@@ -199,10 +247,7 @@ void check_linear(const LinearInfo& linear, const ResolvedLinear& resolved, Form
         "linear {} ({}): one operand has FP32 scales a block and the other not, which no product takes; "
         "give both the format fp8_block_fp32_e4m3 in precision.override, or neither",
         linear.name, name(g));
-    check_usage(gemm.a.rotation == gemm.b.rotation,
-                "linear {}: the operands of {} are rotated by {} and {}, which does not cancel; give both "
-                "operands the same rotation",
-                linear.name, name(g), gemm.a.rotation, gemm.b.rotation);
+    check_rotations(linear, g, gemm, recipe);
     check_shape(linear, g, gemm.a, tokens);
     check_shape(linear, g, gemm.b, tokens);
   }
@@ -387,7 +432,7 @@ void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std
   if (!recipe.scale_binade_layers.empty())
     check_pattern(recipe.scale_binade_layers, "faults.scale_binade_layers", linears);
   for (const RecipeOverride& o : recipe.overrides) {
-    check_pattern(o.layers, "precision.override.layers", linears);
+    if (!o.if_present) check_pattern(o.layers, "precision.override.layers", linears);
     check_override(o);
   }
   check_switches(recipe, linears);
@@ -400,7 +445,7 @@ void check_recipe(const Recipe& recipe, std::span<const LinearInfo> linears, std
   for (const std::int64_t step : change_points(recipe)) {
     for (const LinearInfo& linear : linears) {
       const ResolvedLinear resolved = resolve(recipe, linear, step);
-      check_linear(linear, resolved, recipe.base, tokens);
+      check_linear(linear, resolved, recipe, tokens);
       quantized = quantized || resolved.quantized();
     }
   }

@@ -88,8 +88,10 @@ struct PrecisionSection {
   std::string recipe = "nvfp4";
   std::int64_t sr_seed = 1;
   bool native_fp8 = true;
-  std::optional<bool> weights_2d, rht, sr, sr_exact;
-  std::optional<std::int64_t> bf16_first, bf16_last;
+  std::optional<bool> weights_2d, rht, sr, sr_exact, sr_headroom;
+  std::optional<std::int64_t> rht_size, sr_bits, bf16_first, bf16_last;
+  std::optional<std::string> rht_signs;
+  std::vector<std::string> rht_gemms;
   std::vector<std::string> keep_bf16;
   std::optional<std::string> profile, non_finite, residual, logits;
   std::optional<std::string> attention_qk, attention_pv;

@@ -85,6 +85,9 @@ void check_precision(const RunConfig& c) {
   find_recipe(c.precision.recipe);
   find_recipe(c.protocol.baseline);
   at_least("precision.sr_seed", c.precision.sr_seed, 0);
+  one_of("precision.rht_signs", c.precision.rht_signs, {"fixed", "redrawn", "none"});
+  for (const std::string& gemm : c.precision.rht_gemms)
+    one_of("precision.rht_gemms", gemm, {"fprop", "dgrad", "wgrad"});
   one_of("precision.profile", c.precision.profile, profile_names());
   one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
   one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
@@ -100,8 +103,9 @@ void check_precision(const RunConfig& c) {
     one_of("precision.override.operand", o.operand, {"a", "b"});
     one_of("precision.override.tile", o.tile, {"row", "square"});
     one_of("precision.override.rounding", o.rounding, {"nearest", "stochastic", "stochastic_exact"});
-    check_usage(!o.rotation || *o.rotation == 0 || *o.rotation == 16,
-                "precision.override.rotation = {} must be 0 or 16", o.rotation.value_or(0));
+    check_usage(!o.rotation || *o.rotation == 0 || is_rotation_size(*o.rotation),
+                "precision.override.rotation = {} must be 0 or a power of two from 2 to 128",
+                o.rotation.value_or(0));
     if (o.format) format_from_name(*o.format);
     at_least("precision.override.from_step", o.from_step, 0);
     check_usage(
@@ -172,13 +176,17 @@ RecipeOverride to_override(const OverrideSection& o) {
   return out;
 }
 
+GemmSet to_gemms(const std::vector<std::string>& names) {
+  GemmSet gemms{};
+  for (const Gemm g : kGemms)
+    gemms[static_cast<std::size_t>(g)] = std::find(names.begin(), names.end(), name(g)) != names.end();
+  return gemms;
+}
+
 SwitchEdit to_switch(const SwitchSection& s, std::int64_t steps) {
-  SwitchEdit out{.from_step = step_of(s.at, steps, "precision.switch.at"), .gemms = {}, .recipe = s.recipe};
-  for (const Gemm g : kGemms) {
-    out.gemms[static_cast<std::size_t>(g)] =
-        std::find(s.gemms.begin(), s.gemms.end(), name(g)) != s.gemms.end();
-  }
-  return out;
+  return {.from_step = step_of(s.at, steps, "precision.switch.at"),
+          .gemms = to_gemms(s.gemms),
+          .recipe = s.recipe};
 }
 
 std::optional<int> to_int(const std::optional<std::int64_t>& value) {
@@ -205,8 +213,11 @@ RecipeEdits to_edits(const RunConfig& c) {
   const PrecisionSection& p = c.precision;
   RecipeEdits edits{.weights_2d = p.weights_2d,
                     .rht = p.rht,
+                    .rht_size = to_int(p.rht_size),
                     .sr = p.sr,
                     .sr_exact = p.sr_exact,
+                    .sr_bits = to_int(p.sr_bits),
+                    .sr_headroom = p.sr_headroom,
                     .bf16_first = to_int(p.bf16_first),
                     .bf16_last = to_int(p.bf16_last),
                     .keep_bf16 = p.keep_bf16,
@@ -215,6 +226,12 @@ RecipeEdits to_edits(const RunConfig& c) {
                     .scale_binade_layers = c.faults.scale_binade_layers};
   for (const OverrideSection& o : p.overrides) edits.overrides.push_back(to_override(o));
   for (const SwitchSection& s : p.switches) edits.switches.push_back(to_switch(s, c.training.steps));
+  if (!p.rht_gemms.empty()) edits.rht_gemms = to_gemms(p.rht_gemms);
+  if (p.rht_signs) {
+    edits.rht_signs = *p.rht_signs == "fixed"     ? RotationSigns::Fixed
+                      : *p.rht_signs == "redrawn" ? RotationSigns::Redrawn
+                                                  : RotationSigns::None;
+  }
   if (p.profile) edits.profile = profile_from_name(*p.profile);
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;

@@ -117,7 +117,7 @@ void visit_override(O& o, V& v) {
     "recipe has it");
   v("tile", o.tile, kMaths, "row, or square (nvfp4, fp8_block_e4m3)");
   v("rounding", o.rounding, kMaths, "nearest, or of nvfp4 and mxfp4: stochastic, stochastic_exact");
-  v("rotation", o.rotation, kMaths, "0 or 16");
+  v("rotation", o.rotation, kMaths, "0, or a power of two from 2 to 128");
 }
 
 template <class S, class V>
@@ -146,9 +146,17 @@ void visit_precision(C& c, V& v) {
   v("native_fp8", c.precision.native_fp8, kMaths,
     "multiply FP8 codes on tensor cores that have FP8; false: exact BF16 operands, as on the other backends");
   v("weights_2d", c.precision.weights_2d, kMaths, "16x16 weight tiles");
-  v("rht", c.precision.rht, kMaths, "random Hadamard transform of the wgrad operands");
-  v("sr", c.precision.sr, kMaths, "stochastic rounding of both copies of dy");
+  v("rht", c.precision.rht, kMaths,
+    "random Hadamard transforms: those of the recipe, or of the wgrad operands; false: none");
+  v("rht_size", c.precision.rht_size, kMaths, "of the transforms: a power of two from 2 to 128");
+  v("rht_signs", c.precision.rht_signs, kMaths, "fixed, redrawn (for each step, layer and GEMM) or none");
+  v("rht_gemms", c.precision.rht_gemms, kMaths,
+    "whose operands are rotated, of fprop, dgrad and wgrad; empty: as the recipe has it");
+  v("sr", c.precision.sr, kMaths, "stochastic rounding of both copies of dy; false: of nothing");
   v("sr_exact", c.precision.sr_exact, kMaths, "24 random bits a value instead of the hardware's 8");
+  v("sr_bits", c.precision.sr_bits, kMaths, "random bits a value, 2 to 16");
+  v("sr_headroom", c.precision.sr_headroom, kMaths,
+    "scales of stochastically rounded nvfp4 17/16 as large, so that nothing is clipped");
   v("bf16_first", c.precision.bf16_first, kMaths,
     "first blocks in BF16; unset: the preset's, or 2 of 62 scaled");
   v("bf16_last", c.precision.bf16_last, kMaths,

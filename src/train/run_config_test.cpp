@@ -248,6 +248,21 @@ TEST(Recipes, OfTheCandidateHaveTheSwitchesAndThoseOfTheBaselineNone) {
   EXPECT_EQ(baseline_recipe(c).name, "bf16");
 }
 
+TEST(Recipes, TakeTheOptionsOfRotationAndStochasticRounding) {
+  const Recipe r = candidate_recipe(
+      parse("[precision]\nrht_size = 64\nrht_signs = \"redrawn\"\nrht_gemms = [\"dgrad\", \"wgrad\"]\n"
+            "sr_bits = 4\nsr_headroom = true\n"));
+  EXPECT_EQ(r.dgrad.b.rotation, 64);
+  EXPECT_EQ(r.wgrad.a.signs, RotationSigns::Redrawn);
+  EXPECT_EQ(r.fprop.a.rotation, 0);
+  EXPECT_EQ(r.dgrad.a.random_bits, 4);
+  EXPECT_TRUE(r.dgrad.a.headroom);
+  EXPECT_THAT(parse_error("[precision]\nrht_signs = \"random\"\n"), HasSubstr("fixed, redrawn, none"));
+  EXPECT_THAT(parse_error("[precision]\nrht_gemms = [\"forward\"]\n"), HasSubstr("fprop, dgrad, wgrad"));
+  EXPECT_THAT(usage_error([&] { candidate_recipe(parse("[precision]\nrht_size = 3\n")); }),
+              HasSubstr("power of two from 2 to 128"));
+}
+
 TEST(Recipes, OfAnUnquantisedRunTakeNoCountsFromThePreset) {
   const Recipe recipe =
       candidate_recipe(parse("[model]\npreset = \"paper-8b\"\n[precision]\nrecipe = \"bf16\"\n"));

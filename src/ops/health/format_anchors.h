@@ -75,7 +75,8 @@ const std::vector<UnbiasednessAnchor>& unbiasedness_anchors();
 /// Quantises x (rotated where the spec says so), decodes and compares.
 QuantStats measure_format(Stream& stream, ConstRealView x, const QuantSpec& spec, const RandomKey& key);
 
-/// Relative squared error of the mean of `draws` quantisations of x, and its slope.
+/// Relative squared error of the mean of `draws` quantisations of x, and its slope. Rotated ones are turned
+/// back before the mean is taken; the rotation must divide the columns.
 struct MeanError {
   double error = 0, slope = 0;
 };

@@ -10,17 +10,12 @@
 #include "numeric/e4m3.h"
 #include "numeric/e5m2.h"
 #include "ops/health/quant_stats_rows.h"
+#include "quant/nvfp4.h"
 
 namespace nibble {
 namespace {
 
 double ratio(double a, double b) { return b != 0 ? a / b : 0; }
-
-/// Values of the result's row, which a rotation may have padded.
-std::int64_t result_cols(const MeasureQuant& m) {
-  const std::int64_t cols = m.x_RC.size(1);
-  return m.spec.rotation == 0 ? cols : (cols + m.spec.rotation - 1) / m.spec.rotation * m.spec.rotation;
-}
 
 void count_element(float x, float q, QuantStats& s) {
   const double xd = x, qd = q, e = qd - xd;
@@ -145,6 +140,11 @@ double QuantStats::sqnr_db() const { return 10 * std::log10(sum_x2 / sum_e2); }
 double QuantStats::bias() const { return ratio(sum_e, sum_abs); }
 double QuantStats::cosine() const { return ratio(sum_xq, std::sqrt(sum_x2) * std::sqrt(sum_q2)); }
 
+std::int64_t result_cols(const MeasureQuant& m) {
+  const std::int64_t cols = m.x_RC.size(1);
+  return m.spec.rotation == 0 ? cols : (cols + m.spec.rotation - 1) / m.spec.rotation * m.spec.rotation;
+}
+
 Dequantize decoding_of(const MeasureQuant& m, const View<float>& out) {
   return {.format = m.spec.format,
           .codes = m.codes,
@@ -154,7 +154,7 @@ Dequantize decoding_of(const MeasureQuant& m, const View<float>& out) {
           .out_RC = out,
           .row_amax = m.row_amax,
           .scale_bound = m.spec.scale_bound,
-          .headroom = m.spec.headroom};
+          .amax_factor = amax_factor(m.spec)};
 }
 
 QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded, std::int64_t begin,

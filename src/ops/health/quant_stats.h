@@ -40,7 +40,8 @@ struct QuantStats {
 /// What is compared is the DECODED value (as Dequantize has it), not the code: a block whose scale fell to
 /// zero has codes of +-6 and values of 0, and counts as flushed. A square tile is one block.
 ///
-///   x_RC    may be narrower than the result, whose rows a rotation pads to a multiple of 16: the padding is
+///   x_RC    may be narrower than the result, whose rows a rotation pads to a multiple of its size: the
+///   padding is
 ///           not counted. For a rotated operand it is what Rotate wrote.
 ///   codes   required, and `scales` with them where the format has block scales; BF16 and FP32 need `values`
 ///

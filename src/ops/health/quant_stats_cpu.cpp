@@ -14,7 +14,7 @@ void cpu::run(Stream& stream, const MeasureQuant& m) {
   const std::int64_t strips = (rows + strip - 1) / strip;
   View<float> decoded;
   if (is_quantized(m.spec.format)) {
-    const std::int64_t cols = m.spec.rotation == 0 ? m.x_RC.size(1) : (m.x_RC.size(1) + 15) / 16 * 16;
+    const std::int64_t cols = result_cols(m);
     decoded = stream.scratch().take<float>(rows, cols);
     run(stream, decoding_of(m, decoded));
   }

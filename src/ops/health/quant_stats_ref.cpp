@@ -7,7 +7,7 @@ void ref::run(Stream& stream, const MeasureQuant& m) {
   const ArenaScope scope(stream.scratch());
   View<float> decoded;
   if (is_quantized(m.spec.format)) {
-    const std::int64_t cols = m.spec.rotation == 0 ? m.x_RC.size(1) : (m.x_RC.size(1) + 15) / 16 * 16;
+    const std::int64_t cols = result_cols(m);
     decoded = stream.scratch().take<float>(m.x_RC.size(0), cols);
     run(stream, decoding_of(m, decoded));
   }

@@ -6,6 +6,9 @@
 
 namespace nibble {
 
+/// Values of the result's row, which a rotation may have padded.
+std::int64_t result_cols(const MeasureQuant& m);
+
 /// How the codes of `m` decode into `out` [rows, cols of the result].
 Dequantize decoding_of(const MeasureQuant& m, const View<float>& out);
 

@@ -22,7 +22,7 @@ struct Decoder {
   const float* scale;
   const float* row_amax;
   std::int64_t row_amax_stride;
-  float headroom, inverse_range;
+  float amax_factor, inverse_range;
 
   explicit Decoder(const Dequantize& d)
       : format(d.format),
@@ -34,7 +34,7 @@ struct Decoder {
         scale(d.scale),
         row_amax(d.row_amax.data()),
         row_amax_stride(d.row_amax.empty() ? 0 : d.row_amax.stride(0)),
-        headroom(d.headroom ? 17.0f / 16.0f : 1.0f),
+        amax_factor(d.amax_factor),
         inverse_range(1.0f / (6.0f * static_cast<float>(d.scale_bound))) {}
 
   __device__ __forceinline__ std::uint8_t byte(std::int64_t i, std::int64_t j) const {
@@ -57,7 +57,7 @@ struct Decoder {
     switch (format) {
       case Format::Nvfp4: {
         const float of_row = row_amax != nullptr ? row_amax[i * row_amax_stride] : *amax;
-        return decode(e2m1(i, j), E4M3{scale_byte(i, j / 16)}, of_row * headroom, inverse_range);
+        return decode(e2m1(i, j), E4M3{scale_byte(i, j / 16)}, of_row * amax_factor, inverse_range);
       }
       case Format::Mxfp4:
         return decode(e2m1(i, j), E8M0{scale_byte(i, j / 32)}) * (scale != nullptr ? *scale : 1.0f);

@@ -13,10 +13,17 @@ void check_nvfp4_options(const QuantSpec& spec) {
   const std::string_view format = info(spec.format).name;
   const bool row_scaled = spec.tensor_scaling == TensorScaling::Row;
   const bool chosen = spec.four_over_six != FourOverSix::Off;
-  check(spec.format == Format::Nvfp4 || (!row_scaled && !chosen && !spec.headroom && spec.scale_bound == 448),
-        "quantize: row scaling, four-over-six, headroom and another scale bound are options of nvfp4, not of "
-        "{}",
+  const bool eden = spec.eden_group != 0;
+  check(spec.format == Format::Nvfp4 ||
+            (!row_scaled && !chosen && !eden && !spec.headroom && spec.scale_bound == 448),
+        "quantize: row scaling, four-over-six, MS-EDEN, headroom and another scale bound are options of "
+        "nvfp4, not of {}",
         format);
+  check(!eden || (is_rotation_size(spec.eden_group) && spec.eden_group >= 16 && spec.scale_bound == 256 &&
+                  spec.tile == Tile::Row && spec.rounding == Rounding::NearestEven &&
+                  spec.profile == Profile::Te && !chosen && !row_scaled && !spec.headroom),
+        "quantize: MS-EDEN has groups of 16, 32, 64 or 128 values, rows, rounding to nearest, profile "
+        "nvfp4.te, bound 256, one scale a tensor, no headroom and no four-over-six");
   check(spec.scale_bound == 448 || spec.scale_bound == 256,
         "quantize: the bound of nvfp4's block scales is 448 or 256, not {}", spec.scale_bound);
   check(!row_scaled || spec.tile == Tile::Row, "quantize: row-scaled nvfp4 has no square tiles; use rows");
@@ -34,8 +41,10 @@ void check_nvfp4_options(const QuantSpec& spec) {
 
 void check_spec(const QuantSpec& spec) {
   const FormatInfo& format = info(spec.format);
-  check(spec.rotation == 0 || spec.rotation == 16, "quantize: there is no rotation of size {}; use 0 or 16",
-        spec.rotation);
+  check(spec.rotation == 0 || is_rotation_size(spec.rotation),
+        "quantize: there is no rotation of size {}; use 0 or a power of two from 2 to 128", spec.rotation);
+  check(spec.random_bits >= 2 && spec.random_bits <= 16,
+        "quantize: stochastic rounding takes 2 to 16 random bits, not {}", spec.random_bits);
   check(spec.tile == Tile::Row || format.square_tiles,
         "quantize: square tiles exist for nvfp4 and the fp8_block formats, not for {}; use 1-dimensional "
         "blocks",

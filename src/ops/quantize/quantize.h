@@ -13,10 +13,11 @@ namespace nibble {
 ///   source   x[r,c], FP32 or BF16, row-major (the last axis contiguous; rows may be strided)
 ///   result   transpose = false: x itself [R, C], blocks run along c
 ///            transpose = true:  x^T [C, R], blocks run along r
-///   rotate   spec.rotation = 16: the random Hadamard transform along the block axis, rounded to BF16,
-///            before the amax and the cast; the last block is padded with zeros. The transform of a padded
-///            block fills all of it, so the result's block axis is then rounded up to a multiple of 16:
-///            dropping the tail would change the product. See quantized_shape.
+///   rotate   spec.rotation, 2 to 128: the random Hadamard transform along the block axis, rounded to BF16,
+///            before the amax and the cast; the last group is padded with zeros. The transform of a padded
+///            group fills all of it, so the result's block axis is then rounded up to a multiple of the
+///            rotation: dropping the tail would change the product. See quantized_shape. Redrawn signs are
+///            those of `random`.
 ///   values   the exact BF16 operand: element value x block scale, WITHOUT the tensor scale. E2M1 x E4M3 has
 ///            at most six significant bits, so BF16 holds it exactly.
 ///   codes    NVFP4, MXFP4: two a byte, low nibble = even index of the block axis, [rows, ceil(cols / 2)];
@@ -25,14 +26,16 @@ namespace nibble {
 ///            its rows. FP8 blocks with FP32 scales: four bytes a block, the decode scale
 ///   amax     max |x| of what is quantised (after the rotation). NonFinite::Detect: NaN or Inf in x comes out
 ///            here as NaN or Inf and the other outputs are unspecified, so the caller must look.
-///   scale    what MatMul takes as this operand's scale: NVFP4: amax (times 17/16 under headroom, times 7/4
-///            under bound 256, since gemm_inverse_range divides by 448); FP8 per tensor: 1 / encode scale; MX
-///            and FP8 blocks: 1, MXFP4 under ThreeQuarters 4/3
+///   scale    what MatMul takes as this operand's scale: NVFP4: amax (times amax_factor: 17/16 under
+///   headroom,
+///            17/16 * 0.93 under MS-EDEN; times 7/4 under bound 256, since gemm_inverse_range divides by
+///            448); FP8 per tensor: 1 / encode scale; MX and FP8 blocks: 1, MXFP4 under ThreeQuarters 4/3
 ///   row_amax spec.tensor_scaling = Row: [rows], the amax of each row of the result, which MatMul takes as
 ///            a_row_scale or b_row_scale while `scale` is 1; otherwise empty
 ///   random   for stochastic rounding: byte or word of the element at (token r, feature c) of the source,
 ///   that is
-///            random.first_element + r * row_elements + c, whatever the layout of the result
+///            random.first_element + r * row_elements + c, whatever the layout of the result. Under MS-EDEN
+///            the bits of a block's scale are those of its first element
 ///
 /// Every backend gives the same bytes. Throws Error{Runtime} for shapes that do not fit.
 ///
@@ -83,7 +86,7 @@ NIBBLE_OP(Quantize, quantize)
 
 /// The values that codes, block scales and the tensor scale stand for, in FP32: [rows, cols] of the result
 /// layout, block scales as bytes. NVFP4: ((float(scale) * amax) * fl(1/2688)) * code [TE]; under another
-/// bound fl(1 / (6 bound)), and under headroom amax counts 17/16 fold. MXFP4: times `scale`, where it is
+/// bound fl(1 / (6 bound)), and amax counts amax_factor fold. MXFP4: times `scale`, where it is
 /// given.
 struct Dequantize {
   Format format = Format::Nvfp4;
@@ -93,7 +96,7 @@ struct Dequantize {
   View<float> out_RC;
   View<const float> row_amax{};  ///< row-scaled NVFP4: Quantize::row_amax, instead of amax
   std::uint16_t scale_bound = 448;
-  bool headroom = false;
+  float amax_factor = 1;  ///< NVFP4: amax_factor(spec) of the spec that it was quantised under
 };
 
 NIBBLE_OP(Dequantize, dequantize)

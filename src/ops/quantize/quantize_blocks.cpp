@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "quant/amax.h"
+#include "quant/eden.h"
 #include "quant/four_over_six.h"
 #include "quant/fp8_block.h"
 #include "quant/hadamard.h"
@@ -60,6 +61,11 @@ struct Matrix {
   void with_rounder(std::int64_t i, std::int64_t b, F f) const {
     if (q.spec.rounding == Rounding::NearestEven) return f(NearestEven{});
     if (q.spec.rounding == Rounding::NearestAway) return f(NearestAway{});
+    if (q.spec.rounding == Rounding::Stochastic && q.spec.random_bits != 8) {
+      StochasticBits<N> round{{}, q.spec.random_bits};
+      for (int k = 0; k < N; ++k) round.random[k] = random_bits24(key, element(i, b * N + k));
+      return f(round);
+    }
     if (q.spec.rounding == Rounding::Stochastic) {
       Stochastic<N> round;
       for (int k = 0; k < N; ++k) round.random[k] = random_byte(key, element(i, b * N + k));
@@ -88,16 +94,6 @@ struct Matrix {
   }
 };
 
-constexpr float kHeadroom = 17.0f / 16.0f;
-
-/// What NVFP4 puts in the place of a tensor's or a row's amax.
-float counted_amax(const QuantSpec& spec, float amax) { return spec.headroom ? amax * kHeadroom : amax; }
-float range_of(int scale_bound) { return 6.0f * static_cast<float>(scale_bound); }
-
-TensorScale tensor_scale(const QuantSpec& spec, float amax) {
-  return TensorScale::from_amax(counted_amax(spec, amax), range_of(spec.scale_bound));
-}
-
 template <int N>
 float largest_of(const float (&x)[N], float amax = 0) {
   for (float v : x) amax = amax_dropping_nan(amax, v);
@@ -123,6 +119,26 @@ void quantize_nvfp4_row(const Matrix& m, std::int64_t i, const TensorScale& g) {
   }
 }
 
+/// Group by group: the scales of its blocks wait for the group's sums.
+void quantize_eden_row(const Matrix& m, std::int64_t i, const TensorScale& g) {
+  const std::int64_t blocks = m.blocks(16), in_group = m.spec().eden_group / 16;
+  for (std::int64_t first = 0; first < blocks; first += in_group) {
+    const std::int64_t end = std::min(first + in_group, blocks);
+    Nvfp4Block group[kLargestRotation / 16];
+    EdenSums sums;
+    for (std::int64_t b = first; b < end; ++b) {
+      float x[16];
+      m.load(i, b, x);
+      group[b - first] = encode_eden_block(x, counted_amax(m.spec(), largest_of(x)), g, sums);
+    }
+    for (std::int64_t b = first; b < end; ++b) {
+      const Nvfp4Block& block = group[b - first];
+      const std::uint32_t random = random_scale_bits24(m.key, m.element(i, b * 16));
+      m.put<16>(i, b, block.codes, eden_scale(block.scale, sums, random));
+    }
+  }
+}
+
 float row_amax(const Matrix& m, std::int64_t i, NonFinite policy) {
   float amax = 0;
   for (std::int64_t b = 0; b < m.blocks(16); ++b) {
@@ -136,7 +152,9 @@ float row_amax(const Matrix& m, std::int64_t i, NonFinite policy) {
 void quantize_nvfp4_rows(const Matrix& m, float amax, std::int64_t begin, std::int64_t end) {
   const TensorScale g = tensor_scale(m.spec(), amax);
   for (std::int64_t i = begin; i < end; ++i) {
-    if (m.spec().tensor_scaling == TensorScaling::Tensor) {
+    if (m.spec().eden_group != 0) {
+      quantize_eden_row(m, i, g);
+    } else if (m.spec().tensor_scaling == TensorScaling::Tensor) {
       quantize_nvfp4_row(m, i, g);
     } else {
       const float of_row = row_amax(m, i, m.spec().non_finite);
@@ -353,8 +371,7 @@ namespace {
 
 float decoded_nvfp4(const Dequantize& d, E2M1 code, std::int64_t i, std::int64_t j) {
   const float amax = d.row_amax.empty() ? *d.amax : d.row_amax(i);
-  return decode(code, E4M3{d.scales(i, j / 16)}, d.headroom ? amax * kHeadroom : amax,
-                1.0f / range_of(d.scale_bound));
+  return decode(code, E4M3{d.scales(i, j / 16)}, amax * d.amax_factor, 1.0f / range_of(d.scale_bound));
 }
 
 float decoded_block(const Dequantize& d, E4M3 code, std::int64_t i, std::int64_t b) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 
 #include "base/simd.h"
@@ -202,13 +203,80 @@ TEST_F(QuantizeConformance, UnderDetectANanOrAnInfinityComesOutInTheAmax) {
 }
 
 TEST_F(QuantizeConformance, Rotate) {
-  for (const bool transpose : {false, true}) {
-    const TestMatrix x = hard_matrix(37, 90, transpose, 1, 31);
-    const std::int64_t rows = transpose ? 90 : 37, cols = transpose ? 48 : 96;
-    std::vector<bf16> ref(static_cast<std::size_t>(rows * cols)), cpu(ref.size());
-    rotate(ref_, {.x_RC = x.view(), .transpose = transpose, .out = View<bf16>(ref.data(), rows, cols)});
-    rotate(two_, {.x_RC = x.view(), .transpose = transpose, .out = View<bf16>(cpu.data(), rows, cols)});
-    for (std::size_t i = 0; i < ref.size(); ++i) ASSERT_EQ(ref[i].bits, cpu[i].bits) << i;
+  for (std::uint16_t size : {2, 4, 8, 16, 32, 64, 128}) {
+    for (const bool transpose : {false, true}) {
+      for (const bool columns : {false, true}) {
+        const TestMatrix x = hard_matrix(37, 190, transpose, 1, 31);
+        const std::int64_t rows = transpose ? 190 : 37, length = transpose ? 37 : 190;
+        const std::int64_t cols = (length + size - 1) / size * size;
+        std::vector<bf16> ref(static_cast<std::size_t>(rows * cols)), cpu(ref.size());
+        const auto into = [&](std::vector<bf16>& out) {
+          return Rotate{.x_RC = x.view(),
+                        .transpose = transpose,
+                        .out = columns ? View<bf16>(out.data(), cols, rows).transposed()
+                                       : View<bf16>(out.data(), rows, cols),
+                        .size = size,
+                        .signs = size % 3 == 1 ? RotationSigns::Redrawn : RotationSigns::Fixed,
+                        .random = {.seed = 5, .step = size, .layer = 3, .role = 4}};
+        };
+        rotate(ref_, into(ref));
+        for (SimdLevel level : {SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512}) {
+          if (level > best_) continue;
+          set_simd_level(level);
+          rotate(two_, into(cpu));
+          for (std::size_t i = 0; i < ref.size(); ++i)
+            ASSERT_EQ(ref[i].bits, cpu[i].bits) << size << " " << i;
+        }
+      }
+    }
+  }
+}
+
+/// Redrawn signs depend on seed, step, layer and GEMM, and on nothing that the two operands do not share.
+TEST_F(QuantizeConformance, OperandsRotatedUnderRedrawnSignsKeepTheirProduct) {
+  TestMatrix a(16, 128, true), b(16, 128, true);
+  for (std::int64_t i = 0; i < 16 * 128; ++i) {
+    a.set(i / 128, i % 128, static_cast<float>(testing::normal(1, i)));
+    b.set(i / 128, i % 128, static_cast<float>(testing::normal(2, i)));
+  }
+  const auto rotated = [&](const TestMatrix& x, RandomKey key) {
+    std::vector<bf16> out(16 * 128);
+    rotate(one_, {.x_RC = x.view(),
+                  .out = View<bf16>(out.data(), 16, 128),
+                  .size = 128,
+                  .signs = RotationSigns::Redrawn,
+                  .random = key});
+    return out;
+  };
+  const auto products = [](const std::vector<bf16>& x, const std::vector<bf16>& y) {
+    std::array<double, 16> sums{};
+    for (std::size_t i = 0; i < x.size(); ++i)
+      sums[i / 128] += static_cast<double>(x[i].value()) * y[i].value();
+    return sums;
+  };
+  const auto distance = [](const std::array<double, 16>& x, const std::array<double, 16>& y) {
+    double sum = 0;
+    for (std::size_t i = 0; i < 16; ++i) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return std::sqrt(sum / 16);
+  };
+  std::vector<bf16> plain_a, plain_b;
+  for (std::int64_t i = 0; i < 16 * 128; ++i) {
+    plain_a.push_back(bf16::nearest(a.wide[static_cast<std::size_t>(i)]));
+    plain_b.push_back(bf16::nearest(b.wide[static_cast<std::size_t>(i)]));
+  }
+  const RandomKey of_a{.seed = 3, .step = 8, .layer = 2, .role = 4, .first_element = 640};
+  RandomKey of_b = of_a;
+  of_b.role = 5;
+  of_b.first_element = 128;
+  const auto expected = products(plain_a, plain_b);  // of size 11, the root of 128
+  EXPECT_LT(distance(products(rotated(a, of_a), rotated(b, of_b)), expected), 0.1);
+  for (int change : {0, 1, 2, 3}) {
+    RandomKey other = of_b;
+    if (change == 0) ++other.seed;
+    if (change == 1) ++other.step;
+    if (change == 2) ++other.layer;
+    if (change == 3) other.role = 3;
+    EXPECT_GT(distance(products(rotated(a, of_a), rotated(b, other)), expected), 5) << change;
   }
 }
 
@@ -265,6 +333,13 @@ TEST_F(QuantizeConformance, AnOptionOfAnotherFormatIsRefused) {
         .tile = Tile::Square,
         .rounding = Rounding::Stochastic,
         .four_over_six = FourOverSix::Mse},
+        {.format = Format::Nvfp4, .rotation = 48},
+        {.format = Format::Nvfp4, .rotation = 256},
+        {.format = Format::Nvfp4, .rounding = Rounding::Stochastic, .random_bits = 17},
+        {.format = Format::Nvfp4, .eden_group = 128},
+        {.format = Format::Nvfp4, .scale_bound = 256, .eden_group = 24},
+        {.format = Format::Nvfp4, .rounding = Rounding::Stochastic, .scale_bound = 256, .eden_group = 128},
+        {.format = Format::Mxfp4, .eden_group = 128},
         {.format = Format::Fp8E4M3, .rounding = Rounding::NearestAway},
         {.format = Format::Mxfp6E2M3, .rounding = Rounding::Stochastic}}) {
     EXPECT_THROW(testing::quantize_all(ref_, x.view(), {.spec = spec}), Error) << arithmetic_name(spec);

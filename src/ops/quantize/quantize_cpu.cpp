@@ -3,8 +3,10 @@
 
 #include "ops/quantize/quantize_blocks.h"
 #include "ops/quantize/quantize_kernels.h"
+#include "ops/quantize/quantize_rotated.h"
 #include "ops/quantize/rotate.h"
 #include "quant/fp8_tensor.h"
+#include "quant/hadamard.h"
 
 namespace nibble::cpu {
 namespace {
@@ -61,16 +63,34 @@ float find_amax(Stream& stream, const QuantizeJob& job) {
   return bits_float(amax);
 }
 
+/// Whether kernels of this backend take the job: what is common, and of the rest what recipes quantise most:
+/// NVFP4 with headroom or another bound, MS-EDEN, four-over-six of rows to nearest, MXFP4 under 3/4.
+bool has_kernel(const QuantSpec& spec) {
+  if (is_common(spec) || spec.eden_group != 0) return true;
+  QuantSpec rest = spec;  // without the option that has a kernel
+  if (spec.four_over_six != FourOverSix::Off) {
+    if (spec.tile == Tile::Square || spec.rounding != Rounding::NearestEven || spec.headroom) return false;
+    rest.four_over_six = FourOverSix::Off;
+  }
+  rest.scale_bound = 448;
+  rest.headroom = false;
+  if (spec.scale_rule == MxScaleRule::ThreeQuarters && spec.non_finite == NonFinite::Detect)
+    rest.scale_rule = MxScaleRule::RoundUp;
+  return is_common(rest);
+}
+
 /// Whether quantize_nvfp4_rows takes this job.
 bool is_row_job(const QuantizeJob& job) {
   const bool aligned = job.row_elements % 16 == 0 && job.random.first_element % 16 == 0;
-  return job.spec.format == Format::Nvfp4 && !job.transpose && !job.x_is_f32 && job.spec.rotation == 0 &&
+  return is_common(job.spec) && job.spec.format == Format::Nvfp4 && !job.transpose && !job.x_is_f32 &&
+         job.spec.rotation == 0 &&
          (job.spec.rounding == Rounding::NearestEven ||
           (job.spec.rounding == Rounding::Stochastic && aligned));
 }
 
 void set_scales(QuantizeJob& job, float amax) {
-  job.nvfp4 = TensorScale::from_amax(amax);
+  job.nvfp4 = tensor_scale(job.spec, amax);
+  job.amax_factor = amax_factor(job.spec);
   const float value_for_inf = job.x_is_f32 && job.spec.rotation == 0 ? kFloatMax : kBf16Max;
   if (job.spec.format == Format::Fp8E4M3) job.fp8 = Fp8Scale::from_amax<E4M3>(amax, value_for_inf);
   if (job.spec.format == Format::Fp8E5M2) job.fp8 = Fp8Scale::from_amax<E5M2>(amax, value_for_inf);
@@ -105,14 +125,18 @@ void run_strips(Stream& stream, const Quantize& q) {
 
 /// Whether the vectorised decoder knows this operand.
 bool is_common(const Dequantize& d) {
-  return d.format <= Format::Fp8E5M2 && d.row_amax.empty() && d.scale_bound == 448 && !d.headroom &&
+  return d.format <= Format::Fp8E5M2 && d.row_amax.empty() && d.scale_bound == 448 && d.amax_factor == 1.0f &&
          (d.format != Format::Mxfp4 || d.scale == nullptr || *d.scale == 1.0f);
 }
 
 }  // namespace
 
 void run(Stream& stream, const Quantize& q) {
-  if (!is_common(q.spec)) return run_strips(stream, q);
+  if (!rotates_in_passing(q.spec)) {
+    const ArenaScope scope(stream.scratch());
+    return run(stream, on_rotated_copy(stream, q));
+  }
+  if (!has_kernel(q.spec)) return run_strips(stream, q);
   QuantizeJob job = job_of(q.x_RC, q.spec, q.transpose);
   job.random = q.random.resolved();
   job.row_elements = q.row_elements != 0 ? q.row_elements : job.x_cols;
@@ -127,16 +151,19 @@ void run(Stream& stream, const Quantize& q) {
   note_fault(q.spec.non_finite, amax, q.fault, q.fault_id);
   set_scales(job, amax);
   *q.amax = amax;
-  *q.scale = q.spec.format == Format::Nvfp4 ? amax : job.fp8.decode;
+  *q.scale = operand_scale(q, amax);
   if (job.values || job.codes) quantize_all(stream, job);
 }
 
 void run(Stream& stream, const Rotate& r) {
-  QuantizeJob job =
-      job_of(r.x_RC, {.format = Format::Bf16, .rotation = 16, .sign_mask = r.sign_mask}, r.transpose);
-  job.values = r.out.data();
-  job.values_stride = r.out.stride(0);
-  quantize_all(stream, job);
+  RotateJob job{.source = job_of(r.x_RC, {.format = Format::Bf16}, r.transpose), .size = r.size};
+  job.signs = rotation_signs(r.size, r.signs, r.sign_mask, r.random.resolved());
+  job.out = r.out.data();
+  job.row_stride = r.out.stride(0);
+  job.col_stride = r.out.stride(1);
+  const Parts parts(r.out.size(0), r.out.size(1));
+  stream.pool().parallel_for(parts.count(),
+                             [&](std::int64_t i) { NIBBLE_SIMD_CALL(rotate_part, job, parts.at(i)); });
 }
 
 void run(Stream& stream, const Dequantize& d) {

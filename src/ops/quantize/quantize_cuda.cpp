@@ -2,6 +2,7 @@
 #include "ops/quantize/quantize_cuda.h"
 
 #include "ops/quantize/quantize_pair.h"
+#include "ops/quantize/quantize_rotated.h"
 
 namespace nibble::cuda {
 namespace {
@@ -45,6 +46,10 @@ QuantizeJob job_of(const Quantize& q) {
 }
 
 void run(Stream& stream, const Quantize& q) {
+  if (!rotates_in_passing(q.spec)) {
+    const ArenaScope scope(stream.scratch());
+    return run(stream, on_rotated_copy(stream, q));
+  }
   const QuantizeJob job = job_of(q);
   if (!job.given) find_amax(stream, job);
   if (!job.writes() && job.row_amax == nullptr) {
@@ -59,6 +64,11 @@ void run(Stream& stream, const Quantize& q) {
 }
 
 void run(Stream& stream, const QuantizePair& pair) {
+  if (!rotates_in_passing(pair.rows.spec) || !rotates_in_passing(pair.transposed.spec)) {
+    run(stream, row_copy(pair));
+    run(stream, transposed_copy(pair));
+    return;
+  }
   QuantizeJob rows = job_of(row_copy(pair));
   const QuantizeJob transposed = job_of(transposed_copy(pair));
   const bool fp8 = fp8_pair_fits(rows, transposed);

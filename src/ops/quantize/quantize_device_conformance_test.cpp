@@ -286,6 +286,13 @@ TEST_F(QuantizeDeviceConformance, QuantizePair) {
   const TestMatrix x = heavy_matrix(64, 96, false, 0, 3);
   compare_pair(x, {.spec = {.format = Format::Fp8E4M3}},
                {.spec = {.format = Format::Mxfp8E4M3}, .transpose = true}, Outputs::Both, 0, "two formats");
+  for (const QuantSpec& spec : testing::uncommon_specs()) {
+    if (rotates_in_passing(spec)) continue;
+    QuantizeOptions turned{.spec = spec, .transpose = true, .random = key_of(++seed, false)};
+    compare_pair(x, {.spec = {.format = Format::Nvfp4}}, turned, Outputs::Values, 0,
+                 describe(spec, x, Outputs::Values));
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_F(QuantizeDeviceConformance, AGivenAmaxIsUsedAndReportedAlsoWhereItIsFarOff) {

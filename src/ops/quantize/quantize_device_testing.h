@@ -195,7 +195,7 @@ inline std::vector<float> dequantize_on(Stream& stream, const Quantized& q, cons
   if (s.scale_cols != 0) d.scales = View<const std::uint8_t>(scales.as<std::uint8_t>(), s.rows, s.scale_cols);
   if (!q.row_amax.empty()) d.row_amax = View<const float>(row_amax.as<float>(), s.rows);
   d.scale_bound = spec.scale_bound;
-  d.headroom = spec.headroom;
+  d.amax_factor = amax_factor(spec);
   d.out_RC = out.view();
   dequantize(stream, d);
   device.synchronize();

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "ops/quantize/quantize_matrix_cuda.cuh"
+#include "quant/eden.h"
 #include "quant/four_over_six.h"
 #include "quant/fp8_block.h"
 #include "quant/mxfp8.h"
@@ -124,6 +125,39 @@ __global__ void __launch_bounds__(kThreads) blocks_kernel(QuantizeJob job) {
   float x[kBlock];
   m.load(i, j, x);
   Coder::code(m, i, j, x, amax);
+}
+
+/// MS-EDEN, a thread a group of up to 128 values: codes and base scales of its blocks wait in registers for
+/// the group's sums.
+template <class T>
+__global__ void __launch_bounds__(kThreads) eden_kernel(QuantizeJob job) {
+  constexpr int kBlocks = kLargestRotation / 16;
+  const QuantSpec& spec = job.spec;
+  const TensorScale g = tensor_scale(spec, begin(job));
+  const DeviceMatrix<T> m(job);
+  const std::int64_t groups = (job.cols + spec.eden_group - 1) / spec.eden_group;
+  const std::int64_t w = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (w >= job.rows * groups) return;
+  // Neighbouring threads read neighbouring numbers of the source.
+  const std::int64_t i = job.transpose ? w % job.rows : w / groups;
+  const std::int64_t first = (job.transpose ? w / job.rows : w % groups) * spec.eden_group;
+  Nvfp4Block group[kBlocks];
+  EdenSums sums;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const std::int64_t j = first + 16 * b;
+    if (16 * b >= spec.eden_group || j >= job.cols) continue;
+    float x[16];
+    m.load(i, j, x);
+    group[b] = encode_eden_block(x, counted_amax(spec, largest_of(x)), g, sums);
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const std::int64_t j = first + 16 * b;
+    if (16 * b >= spec.eden_group || j >= job.cols) continue;
+    const std::uint32_t random = random_scale_bits24(m.key, m.element(i, j));
+    m.template put<16>(i, j, group[b].codes, eden_scale(group[b].scale, sums, random));
+  }
 }
 
 /// NVFP4's square tiles: sixteen neighbouring lanes take the sixteen rows of a tile.
@@ -258,6 +292,13 @@ void run_nvfp4(Stream& stream, const QuantizeJob& job) {
     });
   }
   if (!job.writes()) return;
+  if (job.spec.eden_group != 0) {
+    const std::int64_t groups = job.rows * ((job.cols + job.spec.eden_group - 1) / job.spec.eden_group);
+    with_source(job, [&](auto t) {
+      run_kernel(stream, eden_kernel<decltype(t)>, (groups + kThreads - 1) / kThreads, job);
+    });
+    return;
+  }
   if (job.spec.tile == Tile::Row) return run_blocks<Nvfp4Rows>(stream, job);
   const std::int64_t threads = (job.rows + 15) / 16 * ((job.cols + 15) / 16) * 16;
   with_source(job, [&](auto t) {

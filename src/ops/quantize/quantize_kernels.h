@@ -8,6 +8,7 @@
 #include "numeric/random_key.h"
 #include "quant/format.h"
 #include "quant/fp8_tensor.h"
+#include "quant/hadamard.h"
 #include "quant/nvfp4.h"
 
 /// What quantize_cpu.cpp and the kernels compiled per instruction set tell each other: raw pointers, because
@@ -24,8 +25,9 @@ struct QuantizeJob {
   QuantSpec spec;
   RandomKey random;
   std::int64_t row_elements = 0;
-  TensorScale nvfp4;  ///< from the tensor's amax
-  Fp8Scale fp8;       ///< likewise
+  TensorScale nvfp4;      ///< from the tensor's amax
+  float amax_factor = 1;  ///< amax_factor(spec)
+  Fp8Scale fp8;           ///< likewise
   bf16* values = nullptr;
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;
@@ -36,6 +38,15 @@ struct QuantizeJob {
 /// `col` of 32, so that no block is split.
 struct QuantizePart {
   std::int64_t row = 0, rows = 0, col = 0, cols = 0;
+};
+
+/// A matrix to rotate into `out`, whose rows or columns are contiguous.
+struct RotateJob {
+  QuantizeJob source;  ///< x and how it lies; its spec has no rotation
+  int size = 16;
+  SignBits signs;
+  bf16* out = nullptr;
+  std::int64_t row_stride = 0, col_stride = 1;
 };
 
 /// Rows of codes to decode.
@@ -62,6 +73,8 @@ struct DequantizeJob {
   void quantize_part(const QuantizeJob& job, const QuantizePart& part);                                    \
   /* NVFP4 of BF16 rows as they lie, no rotation, random bytes (if any) aligned to blocks. */              \
   void quantize_nvfp4_rows(const QuantizeJob& job, const QuantizePart& part);                              \
+  /* Part of the rotated matrix, columns from a multiple of 128. */                                        \
+  void rotate_part(const RotateJob& job, const QuantizePart& part);                                        \
   void dequantize_rows(const DequantizeJob& job);                                                          \
   }
 namespace cpu {

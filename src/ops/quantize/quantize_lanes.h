@@ -8,6 +8,7 @@
 #include "base/hd.h"
 #include "numeric/e8m0.h"
 #include "ops/quantize/quantize_kernels.h"
+#include "quant/mxfp4.h"
 
 /// Sixteen numbers at a time, for files compiled once per instruction set. Vector extensions rather than
 /// plain loops: the width is the algorithm here (a block, a tile), and the compiler splits it where registers
@@ -173,7 +174,7 @@ NIBBLE_LANES F16 min_or_limit(const F16& x, float limit) { return x < limit ? x 
 /// block_scale and block_multiplier of quant/nvfp4.h.
 NIBBLE_LANES BlockScales nvfp4_scales(const U16& block_amax, const QuantizeJob& job) {
   const TensorScale& g = job.nvfp4;
-  const F16 amax = as_float(block_amax);
+  const F16 amax = as_float(block_amax) * job.amax_factor;
   const F16 t =
       job.spec.profile == Profile::Te ? amax * (g.encode * nvfp4::kOneSixth) : (amax / 6.0f) * g.encode;
   const U16 code =
@@ -182,14 +183,26 @@ NIBBLE_LANES BlockScales nvfp4_scales(const U16& block_amax, const QuantizeJob& 
   return {min_or_limit(1.0f / (scale * g.decode), kFloatMax), scale, narrow_bytes(code)};
 }
 
+/// 2^(code - 127), and its inverse, as E8M0 has them.
+NIBBLE_LANES BlockScales powers_of_two(const U16& code) {
+  const auto power = [](const U16& bits) { return as_float(bits == 0u ? U16{} + 0x00400000u : bits << 23); };
+  return {power(254u - code), power(code), narrow_bytes(code)};
+}
+
 /// The power of two above amax / largest element, as E8M0::round_up, value and inverse have it.
 NIBBLE_LANES BlockScales mx_scales(const U16& block_amax, float inverse_max) {
   const U16 u = as_bits(as_float(block_amax) * inverse_max);
   const U16 exponent = (u >> 23) & 0xFFu, mantissa = u & 0x7FFFFFu;
   const U16 limit = exponent == 0u ? U16{} + 0x400000u : U16{};
-  const U16 code = min_of(exponent + (mantissa > limit ? U16{} + 1u : U16{}), U16{} + 0xFEu);
-  const auto power = [](const U16& bits) { return as_float(bits == 0u ? U16{} + 0x00400000u : bits << 23); };
-  return {power(254u - code), power(code), narrow_bytes(code)};
+  return powers_of_two(min_of(exponent + (mantissa > limit ? U16{} + 1u : U16{}), U16{} + 0xFEu));
+}
+
+/// MXFP4 under MxScaleRule::ThreeQuarters, of finite numbers.
+NIBBLE_LANES BlockScales three_quarter_scales(const U16& block_amax) {
+  const U16 exponent = block_amax >> 23;
+  BlockScales scales = powers_of_two(exponent > 2u ? exponent - 2u : U16{});
+  scales.multiplier = scales.multiplier * kThreeQuarters;
+  return scales;
 }
 
 /// The products of the even lanes (of 32 bits) with a constant: 64 bits each. There is no way to say "the

@@ -14,17 +14,6 @@
 /// the same steps as the host's (quantize_blocks.cpp) on raw pointers. Device code only.
 namespace nibble::cuda {
 
-inline constexpr float kHeadroom = 17.0f / 16.0f;
-
-/// What NVFP4 puts in the place of a tensor's, a row's or a block's amax.
-__device__ __forceinline__ float counted_amax(const QuantSpec& spec, float amax) {
-  return spec.headroom ? amax * kHeadroom : amax;
-}
-__device__ __forceinline__ float range_of(int scale_bound) { return 6.0f * static_cast<float>(scale_bound); }
-__device__ __forceinline__ TensorScale tensor_scale(const QuantSpec& spec, float amax) {
-  return TensorScale::from_amax(counted_amax(spec, amax), range_of(spec.scale_bound));
-}
-
 /// What MatMul takes as the operand's scale (Quantize::scale).
 __device__ __forceinline__ float operand_scale(const Publish& p, float amax) {
   const float for_infinity = p.bf16_values ? kBf16Max : kFloatMax;
@@ -112,6 +101,12 @@ struct DeviceMatrix {
       case Rounding::NearestAway:
         return f(NearestAway{});
       case Rounding::Stochastic: {
+        if (job.spec.random_bits != 8) {
+          StochasticBits<N> round;
+          round.bits = job.spec.random_bits;
+          for (int k = 0; k < N; ++k) round.random[k] = random_bits24(key, element(i, j + k));
+          return f(round);
+        }
         Stochastic<N> round;
         for (int k = 0; k < N; ++k) round.random[k] = random_byte(key, element(i, j + k));
         return f(round);

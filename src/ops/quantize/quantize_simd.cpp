@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quantize/quantize_lanes.h"
+#include "quant/eden.h"
 #include "quant/hadamard.h"
 #include "quant/mxfp4.h"
 #include "quant/mxfp8.h"
@@ -145,11 +146,51 @@ struct Nvfp4Tile {
   }
 };
 
+/// E4M3 scales of sixteen blocks and what they multiply by, from scales that are not rounded yet.
+NIBBLE_LANES BlockScales rounded_scales(const F16& unrounded, const TensorScale& g) {
+  const U16 code =
+      min_of(small_nearest<E4M3::Bits>(as_bits(min_or_limit(unrounded, kFloatMax))), U16{} + E4M3::kMaxBits);
+  const F16 scale = small_value<E4M3::Bits>(code);
+  return {min_or_limit(1.0f / (scale * g.decode), kFloatMax), scale, narrow_bytes(code)};
+}
+
+/// The decoded values' signed codes under one scale, to nearest.
+NIBBLE_LANES F16 nearest_code(const F16& v) {
+  const F16 q = NearestLanes::round(saturated_e2m1(v), U16{});
+  return as_float(as_bits(q) | code_sign<true>(v));
+}
+
+/// Four over six of rows, rounded to nearest: quant/four_over_six.h in every lane.
+struct FourOverSixTile {
+  static constexpr int kBlock = 16;
+  NIBBLE_HD static F16 error(const QuantizeJob& job, const F16 (&x)[16], const BlockScales& s) {
+    const float range = range_of(job.spec.scale_bound);
+    F16 sum{};
+    for (int k = 0; k < 16; ++k) {
+      const F16 d = ((nearest_code(x[k] * s.multiplier) * s.scale) * job.nvfp4.amax) / range - x[k];
+      sum = sum + (job.spec.four_over_six == FourOverSix::Mae ? as_float(magnitude_of(d)) : d * d);
+    }
+    return sum;
+  }
+  NIBBLE_HD static void encode(const QuantizeJob& job, const Place& at, const F16 (&x)[16], Output<16>& out) {
+    const F16 base = (as_float(block_amax(job, x)) / 6.0f) * job.nvfp4.encode;
+    const BlockScales six = rounded_scales(base, job.nvfp4), four = rounded_scales(base * 1.5f, job.nvfp4);
+    const auto takes_four = error(job, x, four) < error(job, x, six);
+    const F16 scale = takes_four ? four.scale : six.scale;
+    const BlockScales chosen{takes_four ? four.multiplier : six.multiplier, scale,
+                             narrow_bytes(takes_four ? widen_bytes(&four.bytes) : widen_bytes(&six.bytes))};
+    encode_e2m1<NearestLanes, true, true>(job, at, x, chosen, out);
+  }
+};
+
 template <class Round>
 struct Mxfp4Tile {
   static constexpr int kBlock = 32;
   NIBBLE_HD static void encode(const QuantizeJob& job, const Place& at, const F16 (&x)[32], Output<32>& out) {
-    encode_e2m1<Round, true, false>(job, at, x, mx_scales(block_amax(job, x), 1.0f / 6.0f), out);
+    const U16 amax = block_amax(job, x);
+    const bool floored = job.spec.scale_rule == MxScaleRule::ThreeQuarters;
+    const BlockScales scales = floored ? three_quarter_scales(amax) : mx_scales(amax, 1.0f / 6.0f);
+    encode_e2m1<Round, true, false>(job, at, x, scales, out);
   }
 };
 
@@ -269,6 +310,98 @@ void quantize_tiles(const QuantizeJob& job, const QuantizePart& part) {
   }
 }
 
+/// E4M3::stochastic_exact in every lane, of positive numbers.
+NIBBLE_LANES U16 stochastic_e4m3(const F16& x, const U16& random) {
+  const U16 a = as_bits(x);
+  const U16 normal = ((a + (random >> 4)) >> E4M3::Bits::kShift) - E4M3::Bits::kRebias;
+  const F16 below = a < E4M3::Bits::kMinNormal ? x : F16{};
+  const U16 units = (U16) __builtin_convertvector(below * 0x1p33f, I16);
+  return min_of(a < E4M3::Bits::kMinNormal ? (units + random) >> 24 : normal, U16{} + E4M3::kMaxBits);
+}
+
+/// MS-EDEN of 16 rows of a group from (row, col) on: quant/eden.h in every lane.
+void eden_group(const QuantizeJob& job, std::int64_t row, std::int64_t col, int lanes) {
+  const auto elements = static_cast<std::uint64_t>(job.row_elements);
+  const std::int64_t end = col + job.spec.eden_group < job.cols ? col + job.spec.eden_group : job.cols;
+  F16 codes[kLargestRotation], base[kLargestRotation / 16], squares{}, products{};
+  for (std::int64_t j = col; j < end; j += 16) {
+    F16 x[16], *q = codes + (j - col);
+    load_tile(job, {row, j, lanes, nullptr}, x);
+    const F16 amax = as_float(block_amax(job, x)) * job.amax_factor;
+    const F16 scale = rounded_scales(amax * (job.nvfp4.encode * nvfp4::kOneSixth), job.nvfp4).scale;
+    base[(j - col) / 16] = scale == 0.0f ? all(1.0f) : scale;
+    const F16 multiplier = min_or_limit(1.0f / (base[(j - col) / 16] * job.nvfp4.decode), kFloatMax);
+    for (int k = 0; k < 16; ++k) {
+      const F16 r = x[k] * multiplier;
+      q[k] = nearest_code(r);
+      squares = squares + r * r;
+      products = products + r * q[k];
+    }
+  }
+  const F16 quotient = squares / products;
+  const F16 usable = magnitude_of(quotient) < kInfinityBits ? quotient : all(1.0f);
+  const F16 correction = products > 0.0f ? usable : all(1.0f);
+  for (std::int64_t j = col; j < end; j += 16) {
+    alignas(64) std::uint32_t random[16];
+    for (int l = 0; l < 16; ++l) {
+      const auto i = static_cast<std::uint64_t>(row + l), at = static_cast<std::uint64_t>(j);
+      random[l] = random_scale_bits24(job.random, job.transpose ? at * elements + i : i * elements + at);
+    }
+    const U16 bits = stochastic_e4m3(base[(j - col) / 16] * correction, load<U16>(random));
+    const F16 scale = small_value<E4M3::Bits>(bits);
+    Output<16> out;
+    for (int k = 0; k < 16; ++k) {
+      const F16& q = codes[j - col + k];
+      const U16 sign = as_bits(q) & 0x80000000u;
+      out.values[k] = narrow_exact(q * scale);
+      if (job.codes != nullptr) out.codes[k] = narrow_bytes(e2m1_code(as_float(magnitude_of(q)), sign));
+    }
+    store(out.scales, narrow_bytes(bits));
+    const Place at{row, j, lanes, nullptr};
+    const int cols = static_cast<int>(end - j < 16 ? end - j : 16);
+    if (job.values) store_values(job, at, cols, out);
+    if (job.codes) store_codes(job, at, cols, true, out);
+    for (int l = 0; l < lanes && job.scales != nullptr; ++l)
+      job.scales[(row + l) * job.scales_stride + j / 16] = out.scales[l];
+  }
+}
+
+void eden_tiles(const QuantizeJob& job, const QuantizePart& part) {
+  const std::int64_t row_end = part.row + part.rows, col_end = part.col + part.cols;
+  for (std::int64_t row = part.row; row < row_end; row += 16) {
+    const int lanes = static_cast<int>(row_end - row < 16 ? row_end - row : 16);
+    for (std::int64_t col = part.col; col < col_end; col += job.spec.eden_group)
+      eden_group(job, row, col, lanes);
+  }
+}
+
+/// Tiles of 16 result rows x N columns, N a multiple of the rotation's size.
+template <int N>
+void rotate_tiles(const RotateJob& job, const QuantizePart& part) {
+  const std::int64_t row_end = part.row + part.rows, col_end = part.col + part.cols;
+  for (std::int64_t row = part.row; row < row_end; row += 16) {
+    const int lanes = static_cast<int>(row_end - row < 16 ? row_end - row : 16);
+    for (std::int64_t col = part.col; col < col_end; col += N) {
+      const int cols = static_cast<int>(col_end - col < N ? col_end - col : N);
+      F16 x[N];
+      load_tile(job.source, {row, col, lanes, nullptr}, x);
+      for (int k = 0; k < N; k += job.size) hadamard(x + k, job.size, job.signs);
+      H16 values[N];
+      for (int k = 0; k < N; ++k) values[k] = narrow_exact(rounded_to_bf16(x[k]));
+      auto* to = reinterpret_cast<std::uint16_t*>(job.out + row * job.row_stride + col * job.col_stride);
+      if (lanes == 16 && job.row_stride == 1) {
+        for (int k = 0; k < cols; ++k) store(to + k * job.col_stride, values[k]);
+      } else if (lanes == 16 && cols == N && job.col_stride == 1) {
+        for (int h = 0; h < N; h += 16) store_transposed(values + h, to + h, job.row_stride);
+      } else {
+        for (int l = 0; l < lanes; ++l) {
+          for (int k = 0; k < cols; ++k) to[l * job.row_stride + k * job.col_stride] = values[k][l];
+        }
+      }
+    }
+  }
+}
+
 /// The largest magnitude as an integer of the element's width; what is above `limit` counts as 0.
 template <class Word>
 NIBBLE_LANES Word amax_of_rows(const char* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
@@ -323,6 +456,13 @@ std::uint32_t rotated_amax_bits(const QuantizeJob& job, const QuantizePart& part
   return largest;
 }
 
+void rotate_part(const RotateJob& job, const QuantizePart& part) {
+  if (job.size <= 16) return rotate_tiles<16>(job, part);
+  if (job.size == 32) return rotate_tiles<32>(job, part);
+  if (job.size == 64) return rotate_tiles<64>(job, part);
+  rotate_tiles<128>(job, part);
+}
+
 std::uint32_t amax_bits(const void* x, bool x_is_f32, std::int64_t rows, std::int64_t cols,
                         std::int64_t stride, bool drop_nan) {
   return x_is_f32 ? amax_of_rows<std::uint32_t>(static_cast<const char*>(x), rows, cols, stride,
@@ -338,6 +478,8 @@ void quantize_part(const QuantizeJob& job, const QuantizePart& part) {
     case Format::Bf16:
       return quantize_tiles<CastTile>(job, part);
     case Format::Nvfp4:
+      if (job.spec.eden_group != 0) return eden_tiles(job, part);
+      if (job.spec.four_over_six != FourOverSix::Off) return quantize_tiles<FourOverSixTile>(job, part);
       return with_rounder(job.spec.rounding, [&](auto round) {
         using Round = decltype(round);
         job.spec.non_finite == NonFinite::AsTe ? quantize_tiles<Nvfp4Tile<Round, true>>(job, part)

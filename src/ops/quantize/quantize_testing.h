@@ -11,6 +11,7 @@
 #include "numeric/random_key.h"
 #include "ops/health/quant_stats.h"
 #include "ops/quantize/quantize.h"
+#include "quant/nvfp4.h"
 
 namespace nibble::testing {
 
@@ -105,7 +106,7 @@ inline Dequantize decoding_of(const Quantized& q, const QuantSpec& spec, std::ve
   if (s.scale_cols != 0) d.scales = View<const std::uint8_t>(q.scales.data(), s.rows, s.scale_cols);
   if (!q.row_amax.empty()) d.row_amax = View<const float>(q.row_amax.data(), s.rows);
   d.scale_bound = spec.scale_bound;
-  d.headroom = spec.headroom;
+  d.amax_factor = amax_factor(spec);
   d.out_RC = View<float>(out.data(), s.rows, s.cols);
   return d;
 }
@@ -161,6 +162,29 @@ inline std::vector<QuantSpec> uncommon_specs() {
   add({.format = Format::Mxfp8E5M2, .scale_rule = MxScaleRule::Floor});
   add({.format = Format::Mxfp6E2M3});
   add({.format = Format::Mxfp6E3M2});
+  for (std::uint16_t group : {16, 64, 128}) {
+    add({.format = Format::Nvfp4, .scale_bound = 256, .eden_group = group});
+    specs.push_back({.format = Format::Nvfp4,
+                     .rotation = group,
+                     .signs = RotationSigns::Redrawn,
+                     .scale_bound = 256,
+                     .eden_group = group});
+  }
+  for (std::uint8_t bits : {2, 5, 16}) {
+    add({.format = Format::Nvfp4, .rounding = Rounding::Stochastic, .random_bits = bits}, true);
+    add({.format = Format::Mxfp4, .rounding = Rounding::Stochastic, .random_bits = bits});
+  }
+  for (std::uint16_t size : {2, 4, 8, 16, 32, 64, 128}) {
+    for (RotationSigns signs : {RotationSigns::Fixed, RotationSigns::Redrawn, RotationSigns::None}) {
+      if (size == 16 && signs == RotationSigns::Fixed) continue;
+      specs.push_back({.format = Format::Nvfp4, .rotation = size, .signs = signs});
+      specs.push_back(
+          {.format = Format::Mxfp4, .rounding = Rounding::Stochastic, .rotation = size, .signs = signs});
+    }
+    specs.push_back({.format = Format::Nvfp4, .tile = Tile::Square, .rotation = size});
+    specs.push_back({.format = Format::Mxfp8E4M3, .rotation = size});
+    specs.push_back({.format = Format::Bf16, .rotation = size});
+  }
   add({.format = Format::Fp8BlockE4M3}, true);
   add({.format = Format::Fp8BlockFp32E4M3}, true);
   return specs;

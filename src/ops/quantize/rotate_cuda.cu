@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "backend/cuda/kernel.cuh"
 #include "ops/quantize/rotate.h"
 #include "quant/hadamard.h"
 
-/// For telemetry, a thread a block of 16: the quantisers rotate in their own registers.
+/// A thread a group of `size` neighbours. The quantisers make RHT-16 under fixed signs in their own
+/// registers; this is for the other rotations, and for telemetry.
 namespace nibble::cuda {
 namespace {
 
@@ -12,27 +15,67 @@ constexpr int kThreads = 128;
 struct RotateJob {
   bool transpose;
   std::uint16_t sign_mask;
-  std::int64_t rows, blocks, filled;  ///< of the result; values of a row before the padding
+  RotationSigns signs;
+  RandomKey random;
+  std::int64_t rows, groups, filled;  ///< of the result; values of a row before the padding
   std::int64_t row_stride, stride;    ///< of x in the result's axes
   bf16* out;
-  std::int64_t out_stride;
+  std::int64_t out_row_stride, out_stride;
 };
 
 /// Floor: x once, the result once.
-template <class T>
+template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rotate_kernel(RotateJob job, const T* x) {
   const std::int64_t w = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (w >= job.rows * job.blocks) return;
+  if (w >= job.rows * job.groups) return;
   // Neighbouring threads read neighbouring numbers of the source.
-  const std::int64_t i = job.transpose ? w % job.rows : w / job.blocks;
-  const std::int64_t j = (job.transpose ? w / job.rows : w % job.blocks) * 16;
-  float block[16];
+  const std::int64_t i = job.transpose ? w % job.rows : w / job.groups;
+  const std::int64_t j = (job.transpose ? w / job.rows : w % job.groups) * N;
+  float group[N];
 #pragma unroll
-  for (int k = 0; k < 16; ++k)
-    block[k] = j + k < job.filled ? nibble::to_float(x[i * job.row_stride + (j + k) * job.stride]) : 0.0f;
-  rotate_block(block, job.sign_mask);
+  for (int k = 0; k < N; ++k)
+    group[k] = j + k < job.filled ? nibble::to_float(x[i * job.row_stride + (j + k) * job.stride]) : 0.0f;
+  const SignBits signs = rotation_signs(N, job.signs, job.sign_mask, job.random.resolved());
 #pragma unroll
-  for (int k = 0; k < 16; ++k) job.out[i * job.out_stride + j + k] = bf16::nearest(block[k]);
+  for (int k = 0; k < N; ++k) group[k] = signs.negative(k) ? -group[k] : group[k];
+#pragma unroll
+  for (int distance = 1; distance < N; distance *= 2) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k & distance) continue;
+      const float low = group[k], high = group[k + distance];
+      group[k] = low + high;
+      group[k + distance] = low - high;
+    }
+  }
+  const float factor = hadamard_factor(N);
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    job.out[i * job.out_row_stride + (j + k) * job.out_stride] = bf16::nearest(group[k] * factor);
+}
+
+template <class T>
+void launch_rotate(Stream& stream, const Rotate& r, const RotateJob& job, const T* x) {
+  const auto blocks = blocks_for(job.rows * job.groups, kThreads);
+  const auto with = [&](auto size) {
+    launch(stream, "rotate", rotate_kernel<T, decltype(size)::value>, blocks, kThreads, 0, job, x);
+  };
+  switch (r.size) {
+    case 2:
+      return with(std::integral_constant<int, 2>{});
+    case 4:
+      return with(std::integral_constant<int, 4>{});
+    case 8:
+      return with(std::integral_constant<int, 8>{});
+    case 16:
+      return with(std::integral_constant<int, 16>{});
+    case 32:
+      return with(std::integral_constant<int, 32>{});
+    case 64:
+      return with(std::integral_constant<int, 64>{});
+    default:
+      return with(std::integral_constant<int, 128>{});  // check() lets no other size pass
+  }
 }
 
 }  // namespace
@@ -42,17 +85,19 @@ void run(Stream& stream, const Rotate& r) {
   RotateJob job{};
   job.transpose = r.transpose;
   job.sign_mask = r.sign_mask;
+  job.signs = r.signs;
+  job.random = r.random;
   job.rows = r.out.size(0);
-  job.blocks = r.out.size(1) / 16;
+  job.groups = r.out.size(1) / r.size;
   job.filled = x.size[r.transpose ? 0 : 1];
   job.row_stride = x.stride[r.transpose ? 1 : 0];
   job.stride = x.stride[r.transpose ? 0 : 1];
   job.out = r.out.data();
-  job.out_stride = r.out.stride(0);
+  job.out_row_stride = r.out.stride(0);
+  job.out_stride = r.out.stride(1);
   with_type(r.x_RC, [&](auto x_RC) {
-    launch(stream, "rotate",
-           rotate_kernel<std::remove_const_t<std::remove_reference_t<decltype(*x_RC.data())>>>,
-           blocks_for(job.rows * job.blocks, kThreads), kThreads, 0, job, x_RC.data());
+    using T = std::remove_const_t<std::remove_reference_t<decltype(*x_RC.data())>>;
+    launch_rotate<T>(stream, r, job, x_RC.data());
   });
 }
 
