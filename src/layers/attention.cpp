@@ -7,6 +7,7 @@
 
 #include "ops/attention/attention.h"
 #include "ops/attention/rope.h"
+#include "ops/health/tensor_sums.h"
 
 namespace nibble {
 namespace {
@@ -63,6 +64,22 @@ void AttentionLayer::turn(Context& ctx, RealView fused, bool inverse) const {
                       .inverse = inverse});
 }
 
+/// The largest logit over at most kObservedQueries queries a sequence.
+void AttentionLayer::observe_logits(Context& ctx, ConstRealView q_THD, ConstRealView k_TGD) const {
+  if (ctx.observer == nullptr) return;
+  const LinearInfo& qkv = qkv_.info();
+  LogitSums* const out =
+      ctx.observer->logits(qkv.name.substr(0, qkv.name.rfind('.')), static_cast<std::size_t>(qkv.position));
+  if (out == nullptr) return;
+  constexpr std::int64_t kObservedQueries = 128;
+  measure_logits(ctx.stream, {.q_THD = q_THD,
+                              .k_TGD = k_TGD,
+                              .seq_len = ctx.seq_len,
+                              .every = (ctx.seq_len + kObservedQueries - 1) / kObservedQueries,
+                              .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim)),
+                              .out = out});
+}
+
 void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   const std::int64_t tokens = x_TD.size(0);
   const RealView qkv = ctx.activations(tokens, qkv_.info().n);
@@ -78,6 +95,7 @@ void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
                          .lse_HT = saved_lse_HT_,
                          .seq_len = ctx.seq_len,
                          .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim))});
+  observe_logits(ctx, p.q_THD, p.k_TGD);
   out_.forward(ctx, mixed, y_TD);
   saved_qkv_ = qkv;
   saved_mixed_ = mixed;

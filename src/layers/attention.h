@@ -39,6 +39,7 @@ class AttentionLayer final : public Mixer {
   template <class V>
   Qkv<V> split(V fused) const;
   void turn(Context& ctx, RealView fused, bool inverse) const;
+  void observe_logits(Context& ctx, ConstRealView q_THD, ConstRealView k_TGD) const;
 
   AttentionSpec spec_;
   Linear qkv_, out_;

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/matmul_fp8.h"
+#include "ops/health/tensor_sums.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
@@ -26,6 +26,15 @@ float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearIn
   const bool planted = !recipe.scale_binade_layers.empty() && is_quantized(gemm.a.format) &&
                        glob_match(recipe.scale_binade_layers, linear.name);
   return planted ? 2.0f : 1.0f;
+}
+
+/// Which of `stretches` of the rows an observed step looks at: the golden ratio's fractions, which spread
+/// over all of them whatever the interval between observed steps.
+std::int64_t observed_stretch(std::int64_t step, std::int64_t stretches) {
+  if (stretches <= 1) return 0;
+  const auto fraction = static_cast<std::uint32_t>(step) * 2654435769u;
+  return static_cast<std::int64_t>(
+      (static_cast<std::uint64_t>(fraction) * static_cast<std::uint64_t>(stretches)) >> 32);
 }
 
 ConstRealView oriented(ConstRealView source, bool transpose) {
@@ -242,39 +251,38 @@ void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, co
 
 void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                      const Source& b_source) {
-  if (ctx.observer == nullptr || !ctx.observer->wants(info_, gemm)) return;
+  if (ctx.observer == nullptr) return;
   if (!is_quantized(recipe.a.format) && !is_quantized(recipe.b.format)) return;
-  if (is_quantized(recipe.a.format)) observe_operand(ctx, a_source);
-  if (is_quantized(recipe.b.format)) observe_operand(ctx, b_source);
-
   const ArenaScope scope(ctx.stream.scratch());
-  const Ready a = prepare(ctx, a_source, false);
-  const Ready b = prepare(ctx, b_source, false);
+  DifferenceSums* const out = ctx.observer->product(info_, gemm);
+  const Ready a = observe_operand(ctx, a_source, out != nullptr);
+  const Ready b = observe_operand(ctx, b_source, out != nullptr);
+  if (out == nullptr) return;
+
   const ConstRealView a_exact = oriented(a_source.matrix, a_source.transpose);
   const std::int64_t rows = std::min(kObservedRows, a_exact.size(0)), cols = b.matrix.size(0);
+  const std::int64_t first = kObservedRows * observed_stretch(ctx.step, a_exact.size(0) / kObservedRows);
   const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
   const View<float> quantized = ctx.stream.scratch().take<float>(rows, cols);
   Ready some = a;
-  some.matrix = a.matrix.rows(0, rows);
-  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(0, rows);
+  some.matrix = a.matrix.rows(first, rows);
+  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(first, rows);
   multiply(ctx, recipe, some, b, quantized, 0);
-  matmul(
-      ctx.stream,
-      {.a_MK = a_exact.rows(0, rows), .b_NK = oriented(b_source.matrix, b_source.transpose), .c_MN = exact});
-  const std::vector<float> ours = on_host(ctx.stream.device(), quantized),
-                           expected = on_host(ctx.stream.device(), exact);
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    const double e = static_cast<double>(ours[i]) - expected[i];
-    error += e * e;
-    norm += static_cast<double>(expected[i]) * expected[i];
-  }
-  ctx.observer->on_product(info_, gemm, norm > 0 ? std::sqrt(error / norm) : 0.0);
+  matmul(ctx.stream, {.a_MK = a_exact.rows(first, rows),
+                      .b_NK = oriented(b_source.matrix, b_source.transpose),
+                      .c_MN = exact});
+  measure_difference(ctx.stream, {.a_RC = quantized, .b_RC = exact, .out = out});
 }
 
-void Linear::observe_operand(Context& ctx, const Source& s) const {
+/// Measures one operand where that is asked for. What the GEMM would read of it is returned, in scratch
+/// memory of the caller's, where `needed`.
+Linear::Ready Linear::observe_operand(Context& ctx, const Source& s, bool needed) const {
+  if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
+  // The weight is the same in every micro-batch.
+  const bool known = s.matrix.data() == weight_.compute.data() && ctx.first_token != 0;
+  OperandSums* const out = known ? nullptr : ctx.observer->operand(info_, s.gemm, s.operand, s.spec);
+  if (out == nullptr && !needed) return {};
   Arena& scratch = ctx.stream.scratch();
-  const ArenaScope scope(scratch);
   const QuantizedShape shape = quantized_shape(s.spec, s.matrix.size(0), s.matrix.size(1), s.transpose);
   Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
               .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
@@ -282,14 +290,23 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
   if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
   quantize_into(ctx, s, place);
+  if (out != nullptr) measure(ctx, s, place, *out);
+  Ready ready = place.ready();
+  ready.codes = {};
+  return ready;
+}
+
+void Linear::measure(Context& ctx, const Source& s, const Place& place, OperandSums& out) const {
+  Arena& scratch = ctx.stream.scratch();
+  const ArenaScope scope(scratch);
   ConstRealView before = oriented(s.matrix, s.transpose);
   if (s.spec.rotation != 0) {
-    const View<bf16> rotated = scratch.take<bf16>(shape.rows, (before.size(1) + 15) / 16 * 16);
+    measure_tensor(ctx.stream, {.x_RC = s.matrix, .out = &out.unrotated});
+    const View<bf16> rotated = scratch.take<bf16>(before.size(0), (before.size(1) + 15) / 16 * 16);
     rotate(ctx.stream,
            {.x_RC = s.matrix, .transpose = s.transpose, .sign_mask = s.spec.sign_mask, .out = rotated});
     before = rotated.slice(1, 0, before.size(1));
   }
-  QuantStats stats;
   measure_quant(ctx.stream, {.x_RC = before,
                              .values = place.values,
                              .codes = place.codes,
@@ -297,9 +314,8 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
                              .spec = s.spec,
                              .amax = place.numbers,
                              .scale = place.numbers + kScaleAt,
-                             .out = &stats,
+                             .out = &out.quantised,
                              .row_amax = place.row_amax});
-  ctx.observer->on_operand(info_, s.gemm, s.operand, s.spec, stats);
 }
 
 }  // namespace nibble

@@ -79,7 +79,8 @@ class Linear {
                 float beta, View<const float> bias = {}) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                const Source& b_source);
-  void observe_operand(Context& ctx, const Source& source) const;
+  Ready observe_operand(Context& ctx, const Source& source, bool needed) const;
+  void measure(Context& ctx, const Source& source, const Place& place, OperandSums& out) const;
   RandomKey random_key(const Context& ctx, Gemm gemm, Operand operand, std::int64_t features) const;
 
   LinearInfo info_;

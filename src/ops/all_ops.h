@@ -14,6 +14,7 @@
 #include "ops/gemm/matmul_fp8.h"
 #include "ops/gemm/matmul_mxfp8.h"
 #include "ops/health/quant_stats.h"
+#include "ops/health/tensor_sums.h"
 #include "ops/loss/cross_entropy.h"
 #include "ops/norm/rms_norm.h"
 #include "ops/quantize/quantize.h"
@@ -42,6 +43,7 @@ inline constexpr auto kAllOps =
              gated_rms_norm, gated_rms_norm_backward, add, cast, swiglu, swiglu_backward, squared_relu,
              squared_relu_backward, column_sum, embedding, embedding_backward, cross_entropy, gate_update,
              adamw, sum_squares, sum, rope, attention, attention_backward, causal_conv, causal_conv_backward,
-             ssd, ssd_backward, quantize, quantize_pair, dequantize, rotate, swizzle_scales, measure_quant);
+             ssd, ssd_backward, quantize, quantize_pair, dequantize, rotate, swizzle_scales, measure_quant,
+             measure_tensor, measure_difference, measure_logits);
 
 }  // namespace nibble

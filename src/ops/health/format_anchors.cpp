@@ -255,17 +255,14 @@ QuantStats measure_format(Stream& stream, ConstRealView x, const QuantSpec& spec
     rotate(stream, {.x_RC = x, .sign_mask = spec.sign_mask, .out = rotated});
     before = View<const bf16>(rotated).slice(1, 0, x.size(1));
   }
-  QuantStats stats;
-  measure_quant(stream, {.x_RC = before,
-                         .values = c.values,
-                         .codes = c.codes,
-                         .scales = c.scales,
-                         .spec = spec,
-                         .amax = c.amax.data(),
-                         .scale = c.scale.data(),
-                         .out = &stats,
-                         .row_amax = c.row_amax});
-  return stats;
+  return measured_quant(stream, {.x_RC = before,
+                                 .values = c.values,
+                                 .codes = c.codes,
+                                 .scales = c.scales,
+                                 .spec = spec,
+                                 .amax = c.amax.data(),
+                                 .scale = c.scale.data(),
+                                 .row_amax = c.row_amax});
 }
 
 MeanError mean_error(Stream& stream, ConstRealView x, const QuantSpec& spec, int draws) {
