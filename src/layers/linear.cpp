@@ -28,15 +28,6 @@ float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearIn
   return planted ? 2.0f : 1.0f;
 }
 
-/// Which of `stretches` of the rows an observed step looks at: the golden ratio's fractions, which spread
-/// over all of them whatever the interval between observed steps.
-std::int64_t observed_stretch(std::int64_t step, std::int64_t stretches) {
-  if (stretches <= 1) return 0;
-  const auto fraction = static_cast<std::uint32_t>(step) * 2654435769u;
-  return static_cast<std::int64_t>(
-      (static_cast<std::uint64_t>(fraction) * static_cast<std::uint64_t>(stretches)) >> 32);
-}
-
 ConstRealView oriented(ConstRealView source, bool transpose) {
   return transpose ? source.transposed() : source;
 }

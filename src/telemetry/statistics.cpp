@@ -51,7 +51,10 @@ std::vector<std::string> statistic_names() {
 }
 
 bool TelemetrySelection::has_gemm(std::string_view gemm) const { return has(gemms, gemm); }
-bool TelemetrySelection::has_tensor(std::string_view tensor) const { return has(tensors, tensor); }
+bool TelemetrySelection::has_tensor(std::string_view tensor) const {
+  const std::string_view other = tensor == "x" ? "activation" : tensor == "w" ? "weight" : "gradient";
+  return has(tensors, tensor) || has(tensors, other);
+}
 bool TelemetrySelection::has_statistic(std::string_view statistic) const {
   return has(statistics, statistic);
 }

@@ -35,9 +35,10 @@ std::vector<std::string> statistic_names();
 
 /// Which numbers a run measures and logs; an empty list means all of its kind.
 struct TelemetrySelection {
-  std::vector<std::string> layers;      ///< globs over names of linears
-  std::vector<std::string> gemms;       ///< fprop, dgrad, wgrad
-  std::vector<std::string> tensors;     ///< x, w, dy
+  std::vector<std::string> layers;  ///< globs over names of linears
+  std::vector<std::string> gemms;   ///< fprop, dgrad, wgrad
+  std::vector<std::string>
+      tensors;  ///< x, w, dy, or as Transformer Engine says: activation, weight, gradient
   std::vector<std::string> statistics;  ///< statistic_names()
 
   bool has_gemm(std::string_view gemm) const;

@@ -148,7 +148,8 @@ TEST(QuantMonitor, SumsMeetBeforeTheRatioAndStepsInFlightStayApart) {
 TEST(QuantMonitor, MeasuresWhatIsSelectedAlone) {
   HostDevice host;
   QuantMonitor monitor(
-      host, {}, {.layers = {"blocks.1.*"}, .gemms = {"dgrad"}, .tensors = {"dy"}, .statistics = {"mse"}});
+      host, {},
+      {.layers = {"blocks.1.*"}, .gemms = {"dgrad"}, .tensors = {"gradient"}, .statistics = {"mse"}});
   const QuantSpec spec{.format = Format::Nvfp4};
   EXPECT_NE(monitor.operand(linear(), Gemm::Dgrad, Operand::A, spec), nullptr);
   EXPECT_EQ(monitor.operand(linear(), Gemm::Dgrad, Operand::B, spec), nullptr);

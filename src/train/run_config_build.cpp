@@ -135,7 +135,8 @@ void check_switches(const RunConfig& c) {
 void check_telemetry(const TelemetrySection& t) {
   at_least("telemetry.every", t.every, 0);
   for (const std::string& gemm : t.gemms) one_of("telemetry.gemms", gemm, {"fprop", "dgrad", "wgrad"});
-  for (const std::string& tensor : t.tensors) one_of("telemetry.tensors", tensor, {"x", "w", "dy"});
+  for (const std::string& tensor : t.tensors)
+    one_of("telemetry.tensors", tensor, {"x", "w", "dy", "activation", "weight", "gradient"});
   const std::vector<std::string> names = statistic_names();
   for (const std::string& s : t.statistics) one_of("telemetry.statistics", s, names);
   const AlarmRules& a = t.alarms;

@@ -204,7 +204,7 @@ void visit_around(C& c, V& v) {
   v("every", c.telemetry.every, kNone, "steps between measurements; 0: never");
   v("layers", c.telemetry.layers, kNone, "globs over names of linears; empty: all");
   v("gemms", c.telemetry.gemms, kNone, "of fprop, dgrad, wgrad; empty: all");
-  v("tensors", c.telemetry.tensors, kNone, "of x, w, dy; empty: all");
+  v("tensors", c.telemetry.tensors, kNone, "of x, w, dy (or activation, weight, gradient); empty: all");
   v("statistics", c.telemetry.statistics, kNone,
     "names of docs/howto/telemetry.md; empty: all. What alarms need of an operand is logged with any other");
   visit_alarms(c.telemetry.alarms, v);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/health/tensor_sums.h"
 #include "ops/quantize/quantize.h"
 
 namespace nibble {
@@ -57,7 +58,7 @@ KeptWeight keep(Stream& stream, Arena& arena, const ParamStore& params, const Pa
   KeptWeight k{.entry = &e, .spec = spec};
   const View<float> master = matrix(params.master(e), e.info);
   const std::int64_t rows = std::min(kKeptRows, master.size(0));
-  k.first_row = step % (master.size(0) / rows) * rows;
+  k.first_row = observed_stretch(step, master.size(0) / rows) * rows;
   k.master = arena.take<float>(rows, master.size(1));
   const View<float> from = master.rows(k.first_row, rows);
   stream.device().copy(k.master.data(), from.data(), static_cast<std::size_t>(from.numel()) * sizeof(float));

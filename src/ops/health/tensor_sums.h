@@ -89,6 +89,14 @@ struct LogitSums {
   }
 };
 
+/// Which of `stretches` equal stretches of a tensor an observed step looks at: the golden ratio's fractions,
+/// which spread over all of them whatever the interval between observed steps.
+constexpr std::int64_t observed_stretch(std::int64_t step, std::int64_t stretches) {
+  if (stretches <= 1) return 0;
+  const std::uint32_t fraction = static_cast<std::uint32_t>(step) * 2654435769u;
+  return static_cast<std::int64_t>((std::uint64_t{fraction} * static_cast<std::uint64_t>(stretches)) >> 32);
+}
+
 /// Any matrix view, transposed ones too.
 struct MeasureTensor {
   ConstRealView x_RC;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "ops/conformance.h"
@@ -109,6 +110,17 @@ TEST(Conformance, measure_logits) {
           EXPECT_EQ(a.queries, b.queries);
           EXPECT_NEAR(a.largest, b.largest, 1e-4);
         });
+}
+
+TEST(ObservedStretch, ReachesAllOfThemWhateverTheInterval) {
+  for (const std::int64_t every : {1, 7, 10, 64, 100}) {
+    std::vector<int> met(8);
+    for (std::int64_t i = 1; i <= 64; ++i)
+      ++met[static_cast<std::size_t>(observed_stretch(i * every - 1, 8))];
+    for (const int n : met) EXPECT_GE(n, 4) << every;
+  }
+  EXPECT_EQ(observed_stretch(5, 1), 0);
+  EXPECT_EQ(observed_stretch(5, 0), 0);
 }
 
 TEST(TensorSums, RatiosAreTakenLast) {
