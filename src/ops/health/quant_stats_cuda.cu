@@ -28,7 +28,8 @@ struct Partial {
   float amin, block_range;
 };
 
-/// How often a thread met each code of four bits, a byte a code: a thread meets fewer than 256 of them.
+/// How often a thread met each code of four bits, a byte a code: a strip of such a format has at most 32 rows.
+static_assert(32 * kTileCols / kThreads < 256);
 struct CodeCounts {
   unsigned long long low = 0, high = 0;
   __device__ void add(std::uint8_t code) { (code & 8 ? high : low) += 1ull << (8 * (code & 7)); }
@@ -253,8 +254,6 @@ void run(Stream& stream, const MeasureQuant& m) {
   const std::int64_t rows = m.x_RC.size(0), cols = m.x_RC.size(1);
   with_type(m.x_RC, [&](auto x_RC) {
     const auto job = job_of(m, x_RC);
-    // A byte a code is enough: see CodeCounts.
-    check(!job.packed || job.strip * kTileCols / kThreads < 256, "measure_quant: a tile is too large");
     Partial* partials = stream.scratch().take<Partial>(job.tiles + 1).data();
     launch(stream, "measure_quant",
            measure_kernel<std::remove_const_t<std::remove_pointer_t<decltype(job.x)>>>,
