@@ -122,8 +122,8 @@ inline RunTelemetry telemetry(int blocks, std::int64_t last) {
   const struct {
     const char *gemm, *operand;
     double sqnr, flushed;
-  } kOperands[] = {{"fprop", "x", 19.6, 0.07}, {"fprop", "w", 18.1, 0.09},  {"dgrad", "dy", 16.2, 0.15},
-                   {"dgrad", "w", 18.1, 0.09}, {"wgrad", "dy", 16.6, 0.12}, {"wgrad", "x", 20.1, 0.06}};
+  } kOperands[] = {{"fprop", "x", 19.6, 0.07},   {"fprop", "w", 18.1, 0.09},    {"dgrad", "dy", 16.2, 0.15},
+                   {"dgrad", "w^T", 18.1, 0.09}, {"wgrad", "dy^T", 16.6, 0.12}, {"wgrad", "x^T", 20.1, 0.06}};
   const char* kLinears[] = {"in_proj", "out_proj", "up", "down"};
   for (std::int64_t step = 10; step <= last; step += 10) {
     for (int b = 0; b < blocks; ++b) {

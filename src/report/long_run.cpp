@@ -99,8 +99,8 @@ QuantEvent operand_at(const LongRun& run, std::int64_t step, std::int64_t layer,
 void write_telemetry(const std::filesystem::path& path, const LongRun& run) {
   const struct {
     const char *gemm, *operand;
-  } kOperands[] = {{"fprop", "x"}, {"fprop", "w"},  {"dgrad", "dy"},
-                   {"dgrad", "w"}, {"wgrad", "dy"}, {"wgrad", "x"}};
+  } kOperands[] = {{"fprop", "x"},   {"fprop", "w"},    {"dgrad", "dy"},
+                   {"dgrad", "w^T"}, {"wgrad", "dy^T"}, {"wgrad", "x^T"}};
   const char* kLinears[] = {"attention.qkv", "attention.out", "mlp.up", "mlp.down"};
   TelemetryJsonl log(path);
   log.on(HeaderEvent{.run = "long-run", .arm = "candidate"});

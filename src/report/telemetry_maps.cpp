@@ -92,9 +92,13 @@ std::string gemm_maps(const RunTelemetry& t, const std::string& gemm, std::size_
   if (!products.empty())
     maps.push_back(grid.map({"output error against BF16", "0", "0.5", 'q', 0, 0.5},
                             [](const GemmEvent& e) { return e.output_error; }));
-  for (const char* operand : {"x", "dy", "w"}) {
+  std::vector<std::string> operands;
+  for (const QuantEvent& e : t.quant)
+    if (e.where.gemm == gemm &&
+        std::find(operands.begin(), operands.end(), e.where.operand) == operands.end())
+      operands.push_back(e.where.operand);
+  for (const std::string& operand : operands) {
     const auto events = of_gemm(t.quant, gemm, operand);
-    if (events.empty()) continue;
     for (HeatMap& map : operand_maps(events, operand)) maps.push_back(std::move(map));
   }
   for (const HeatMap& map : maps) *rows = std::max(*rows, map.rows.size());

@@ -51,7 +51,10 @@ std::vector<std::string> statistic_names() {
 }
 
 bool TelemetrySelection::has_gemm(std::string_view gemm) const { return has(gemms, gemm); }
-bool TelemetrySelection::has_tensor(std::string_view tensor) const {
+std::string_view tensor_of(std::string_view operand) { return operand.substr(0, operand.find('^')); }
+
+bool TelemetrySelection::has_tensor(std::string_view operand) const {
+  const std::string_view tensor = tensor_of(operand);
   const std::string_view other = tensor == "x" ? "activation" : tensor == "w" ? "weight" : "gradient";
   return has(tensors, tensor) || has(tensors, other);
 }

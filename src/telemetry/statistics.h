@@ -33,6 +33,9 @@ inline constexpr const char* kLogitMax = "attention_logit_max";
 /// Every name that [telemetry] statistics takes.
 std::vector<std::string> statistic_names();
 
+/// "dy^T" -> "dy".
+std::string_view tensor_of(std::string_view operand);
+
 /// Which numbers a run measures and logs; an empty list means all of its kind.
 struct TelemetrySelection {
   std::vector<std::string> layers;  ///< globs over names of linears
@@ -42,7 +45,7 @@ struct TelemetrySelection {
   std::vector<std::string> statistics;  ///< statistic_names()
 
   bool has_gemm(std::string_view gemm) const;
-  bool has_tensor(std::string_view tensor) const;
+  bool has_tensor(std::string_view operand) const;
   bool has_statistic(std::string_view statistic) const;
 };
 

@@ -182,11 +182,9 @@ TEST_P(StepConformance, MeasuringChangesNoBitAndTwiceSaysTheSame) {
     const Step measured = some_steps(GetParam(), {.backend = backend, .steps = steps, .observe = 1});
     expect_same(measured, plain);
     EXPECT_FALSE(measured.telemetry.empty());
-    const Step some = some_steps(
-        GetParam(), {.backend = backend, .recompute = Recomputation::Block, .steps = steps, .observe = 2});
-    expect_same(some, plain);
-    for (const std::string& line : some.telemetry)
-      EXPECT_EQ(std::count(measured.telemetry.begin(), measured.telemetry.end(), line), 1) << line;
+    expect_same(some_steps(GetParam(), {.backend = backend, .steps = steps, .observe = 2}), plain);
+    const How again{.backend = backend, .recompute = Recomputation::Block, .steps = steps, .observe = 1};
+    EXPECT_EQ(some_steps(GetParam(), again).telemetry, measured.telemetry);
   }
 }
 

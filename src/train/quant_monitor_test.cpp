@@ -153,6 +153,8 @@ TEST(QuantMonitor, MeasuresWhatIsSelectedAlone) {
   const QuantSpec spec{.format = Format::Nvfp4};
   EXPECT_NE(monitor.operand(linear(), Gemm::Dgrad, Operand::A, spec), nullptr);
   EXPECT_EQ(monitor.operand(linear(), Gemm::Dgrad, Operand::B, spec), nullptr);
+  QuantMonitor transposed(host, {}, {.tensors = {"dy"}});
+  EXPECT_NE(transposed.operand(linear(), Gemm::Wgrad, Operand::A, spec), nullptr) << "dy^T is dy";
   EXPECT_EQ(monitor.operand(linear(), Gemm::Wgrad, Operand::A, spec), nullptr);
   EXPECT_EQ(monitor.product(linear(), Gemm::Dgrad), nullptr);
   EXPECT_EQ(monitor.weight(linear(), spec), nullptr);

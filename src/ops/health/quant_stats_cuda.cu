@@ -28,7 +28,8 @@ struct Partial {
   float amin, block_range;
 };
 
-/// How often a thread met each code of four bits, a byte a code: a strip of such a format has at most 32 rows.
+/// How often a thread met each code of four bits, a byte a code: a strip of such a format has at most 32
+/// rows.
 static_assert(32 * kTileCols / kThreads < 256);
 struct CodeCounts {
   unsigned long long low = 0, high = 0;
