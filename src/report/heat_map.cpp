@@ -92,7 +92,7 @@ std::string heat_figure(const HeatMap& map) {
   return fmt::format(
       "<figure>{}<svg class='plot map' viewBox='0 0 {} {:.0f}' role='img' aria-label='{} by layer and step'>"
       "{}<g class='{}' transform='translate({} {}) scale({:.4f} {:.3f})'>{}</g>{}</svg></figure>",
-      legend(map.scale), kWidth, bottom + 18, escaped(map.scale.title), row_names(map, height),
+      legend(map.scale), kWidth, bottom + 18, attribute(map.scale.title), row_names(map, height),
       height > 6 ? "cells gaps" : "cells", kLeft, kTop, cell, height, cells, axis);
 }
 

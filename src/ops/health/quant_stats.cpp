@@ -95,12 +95,13 @@ struct BlockEnds {
   float largest = 0, smallest = 0;
 };
 
-BlockEnds ends_of(const ConstRealView& x, std::int64_t row, std::int64_t rows, std::int64_t col,
+template <class T>
+BlockEnds ends_of(const View<const T>& x, std::int64_t row, std::int64_t rows, std::int64_t col,
                   std::int64_t cols) {
   BlockEnds ends;
   for (std::int64_t i = row; i < row + rows; ++i) {
     for (std::int64_t j = col; j < col + cols; ++j) {
-      const float size = std::fabs(x.get(i, j));
+      const float size = std::fabs(to_float(x(i, j)));
       ends.largest = larger_magnitude(ends.largest, size);
       ends.smallest = smaller_magnitude(ends.smallest, size);
     }
@@ -108,13 +109,15 @@ BlockEnds ends_of(const ConstRealView& x, std::int64_t row, std::int64_t rows, s
   return ends;
 }
 
-void count_blocks(const MeasureQuant& m, std::int64_t begin, std::int64_t end, QuantStats& s) {
+template <class T>
+void count_blocks(const MeasureQuant& m, const View<const T>& x_RC, std::int64_t begin, std::int64_t end,
+                  QuantStats& s) {
   const std::int64_t size = info(m.spec.format).block, step = m.spec.tile == Tile::Square ? size : 1;
   const std::int64_t cols = m.x_RC.size(1);
   for (std::int64_t i = begin; i < end; i += step) {
     for (std::int64_t j = 0; j < cols; j += size) {
       ++s.blocks;
-      const BlockEnds ends = ends_of(m.x_RC, i, std::min(step, end - i), j, std::min(size, cols - j));
+      const BlockEnds ends = ends_of(x_RC, i, std::min(step, end - i), j, std::min(size, cols - j));
       if (ends.smallest == 0) {
         ++s.zero_blocks;
       } else {
@@ -187,7 +190,8 @@ QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded,
     });
     if (!decoded.empty()) count_codes(m, i, s);
   }
-  if (info(m.spec.format).block != 0) count_blocks(m, begin, end, s);
+  if (info(m.spec.format).block != 0)
+    with_type(m.x_RC, [&](auto x_RC) { count_blocks(m, x_RC, begin, end, s); });
   return s;
 }
 
