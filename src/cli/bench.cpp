@@ -21,6 +21,7 @@
 #include "ops/quantize/quantize_bench.h"
 #include "plan/hardware.h"
 #include "train/learner.h"
+#include "train/quant_monitor.h"
 
 namespace nibble {
 namespace {
@@ -35,7 +36,7 @@ struct Options {
   bool repeatable = true;
   std::string tune_gemms, gemm_tuning, logits = "fp32";
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
-  bool quantizers = true, products = true, training = true;
+  bool quantizers = true, products = true, training = true, telemetry = false;
 };
 
 struct StepRate {
@@ -67,8 +68,10 @@ double bf16_peak_gflops(BackendKind backend) {
 }
 
 /// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out. A
-/// device with a queue gets its next step while it computes, as in training.
-StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model, const std::string& recipe) {
+/// device with a queue gets its next step while it computes, as in training. `observed`: every step is
+/// measured by telemetry, all layers and statistics, and its events are made and dropped.
+StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model, const std::string& recipe,
+                      bool observed = false) {
   const std::int64_t tokens = o.batch * o.sequence;
   const Clock::time_point made = Clock::now();
   Recipe treatment = find_recipe(recipe);
@@ -92,17 +95,25 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
   const int queue = stream.kind() == BackendKind::Cuda ? 1 : 0;
   StepRate rate{.recipe = recipe};
   std::vector<double> times;
-  learner.step(in, out, nullptr);
+  QuantMonitor monitor(stream.device(), {}, {});
+  Sink nobody;
+  QuantMonitor* const observer = observed ? &monitor : nullptr;
+  const auto finish = [&] {
+    learner.finish();
+    if (observed) monitor.finish_step(learner.steps_done(), nobody);
+  };
+  learner.begin(in, out, observer);
+  finish();
   rate.first_step_s = seconds_since(made);
   Clock::time_point last = Clock::now();
   for (std::int64_t i = 1; i < kWarmup + o.steps + queue; ++i) {
-    learner.begin(in, out, nullptr);
+    learner.begin(in, out, observer);
     if (learner.in_flight() <= queue) continue;
-    learner.finish();
+    finish();
     if (i >= kWarmup) times.push_back(seconds_since(last));
     last = Clock::now();
   }
-  while (learner.in_flight() > 0) learner.finish();
+  while (learner.in_flight() > 0) finish();
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   const double median = times[times.size() / 2];
   rate.ms = median * 1e3;
@@ -212,6 +223,28 @@ void print_steps(Stream& stream, const Options& o, const DecoderSpec& model, Jso
   }
 }
 
+/// The step without telemetry and with all of it: what a measured step costs, and what that is of the run
+/// when every 10th, 25th or 100th step is measured.
+void print_telemetry(Stream& stream, const Options& o, const DecoderSpec& model, Json& json) {
+  fmt::print(
+      "\ntelemetry of {}: every layer, GEMM, operand and statistic, {} x {} random tokens, median of {} "
+      "steps\n",
+      o.model, o.batch, o.sequence, o.steps);
+  fmt::print("  {:<14} {:>10} {:>12} {:>9} | {:>26}\n", "recipe", "step, ms", "measured, ms", "ratio",
+             "share of the run, in %, at");
+  fmt::print("  {:<14} {:>10} {:>12} {:>9} | {:>8} {:>8} {:>8}\n", "", "", "", "", "1 in 10", "1 in 25",
+             "1 in 100");
+  for (const std::string& r : o.recipes) {
+    const double plain = measure_step(o, stream, model, r).ms,
+                 observed = measure_step(o, stream, model, r, true).ms;
+    const auto share = [&](int every) { return 100 * (observed - plain) / (every * plain); };
+    fmt::print("  {:<14} {:>10.2f} {:>12.2f} {:>9.2f} | {:>8.2f} {:>8.2f} {:>8.2f}\n", r, plain, observed,
+               observed / plain, share(10), share(25), share(100));
+    json["telemetry"].push_back(
+        {{"recipe", r}, {"ms", plain}, {"measured_ms", observed}, {"percent_at_every_100", share(100)}});
+  }
+}
+
 /// One step of every recipe shows the device its products; their algorithms are measured and chosen.
 void tune(Stream& stream, const Options& o, const DecoderSpec& model) {
   for (const std::string& recipe : o.recipes) {
@@ -294,6 +327,7 @@ ExitCode run(const Options& o) {
   }
   if (!o.tune_gemms.empty()) tune(stream, o, model);
   if (o.training) print_steps(stream, o, model, json);
+  if (o.telemetry) print_telemetry(stream, o, model, json);
   if (!o.hardware.empty()) write_hardware(o.hardware, stream);
   if (!o.json.empty()) write_json(o.json, json);
   return 0;
@@ -339,12 +373,13 @@ Verb add_bench(CLI::App& app) {
   app.add_flag("!--no-quantizers", o->quantizers, "Leave the quantisers out");
   app.add_flag("!--no-products", o->products, "Leave the matrix products out");
   app.add_flag("!--no-steps", o->training, "Leave the training steps out");
+  app.add_flag("--telemetry", o->telemetry, "Also: the training step with and without telemetry");
   app.add_option("--hardware", o->hardware,
                  "Measure this machine's ceilings and write them to this file, for `nibble plan --hardware`");
   app.add_option("--json", o->json, "Also write the figures to this file");
   add_machine_options(app, o->machine);
   app.footer("Speeds are quoted beside their own baseline from the same binary and run.");
-  return with_formats_bench(app, with_verdict_bench(app, [o] { return run(*o); }));
+  return with_formats_bench(app, with_verdict_bench(app, with_report_bench(app, [o] { return run(*o); })));
 }
 
 }  // namespace nibble

@@ -37,6 +37,8 @@ Verb add_doctor(CLI::App& app);
 Verb add_bench(CLI::App& app);
 /// `bench --verdict`: puts its options on `app`; the verb runs it when asked for, else `otherwise`.
 Verb with_verdict_bench(CLI::App& app, Verb otherwise);
+/// Adds `bench --report`: the time and size of the report of a long run.
+Verb with_report_bench(CLI::App& app, Verb otherwise);
 /// `bench --formats`: likewise.
 Verb with_formats_bench(CLI::App& app, Verb otherwise);
 

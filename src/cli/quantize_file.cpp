@@ -95,15 +95,12 @@ QuantStats measure(Stream& stream, ConstRealView x, const QuantSpec& spec, bool 
     rotate(stream, rotation_of(spec, x, transpose, {}, out));
     before = View<const bf16>(out);
   }
-  QuantStats stats;
-  measure_quant(stream, {.x_RC = before,
-                         .codes = r.codes_view(),
-                         .scales = r.scales_view(),
-                         .spec = spec,
-                         .amax = r.amax(),
-                         .scale = r.scale(),
-                         .out = &stats});
-  return stats;
+  return measured_quant(stream, {.x_RC = before,
+                                 .codes = r.codes_view(),
+                                 .scales = r.scales_view(),
+                                 .spec = spec,
+                                 .amax = r.amax(),
+                                 .scale = r.scale()});
 }
 
 /// The matrix of a tensor: its bytes in memory of their own, for a file may hold them at any address, and

@@ -44,6 +44,12 @@ class AmaxState {
 /// Whether `scaling` takes an amax from AmaxState instead of the operand's own.
 constexpr bool has_amax_rule(TensorScaling scaling) { return scaling > TensorScaling::Row; }
 
+/// What the quantiser is told: where an amax comes from is not its business.
+inline QuantSpec for_quantiser(QuantSpec spec) {
+  if (has_amax_rule(spec.tensor_scaling)) spec.tensor_scaling = TensorScaling::Tensor;
+  return spec;
+}
+
 /// Whether a recipe has such an operand, at any step; and the history that it needs.
 bool needs_amax_state(const Recipe& recipe);
 std::int64_t history_of(const Recipe& recipe);

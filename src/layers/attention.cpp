@@ -7,6 +7,7 @@
 
 #include "ops/attention/attention.h"
 #include "ops/attention/rope.h"
+#include "ops/health/tensor_sums.h"
 
 namespace nibble {
 namespace {
@@ -75,6 +76,22 @@ AttentionInFormats AttentionLayer::in_formats(const Context& ctx, ConstRealView 
           .head_dim = spec_.head_dim};
 }
 
+/// The largest logit over at most kObservedQueries queries a sequence.
+void AttentionLayer::observe_logits(Context& ctx, ConstRealView q_THD, ConstRealView k_TGD) const {
+  if (ctx.observer == nullptr) return;
+  const LinearInfo& qkv = qkv_.info();
+  LogitSums* const out =
+      ctx.observer->logits(qkv.name.substr(0, qkv.name.rfind('.')), static_cast<std::size_t>(qkv.position));
+  if (out == nullptr) return;
+  constexpr std::int64_t kObservedQueries = 128;
+  measure_logits(ctx.stream, {.q_THD = q_THD,
+                              .k_TGD = k_TGD,
+                              .seq_len = ctx.seq_len,
+                              .every = (ctx.seq_len + kObservedQueries - 1) / kObservedQueries,
+                              .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim)),
+                              .out = out});
+}
+
 void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   const std::int64_t tokens = x_TD.size(0);
   const RealView qkv = ctx.activations(tokens, qkv_.info().n);
@@ -95,6 +112,7 @@ void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
                            .seq_len = ctx.seq_len,
                            .scale = 1 / std::sqrt(static_cast<float>(spec_.head_dim))});
   }
+  observe_logits(ctx, p.q_THD, p.k_TGD);
   out_.forward(ctx, mixed, y_TD);
   saved_qkv_ = qkv;
   saved_mixed_ = mixed;

@@ -42,6 +42,7 @@ class AttentionLayer final : public Mixer {
   void turn(Context& ctx, RealView fused, bool inverse) const;
   void unquantized_backward(Context& ctx, ConstRealView dmixed, RealView dqkv) const;
   AttentionInFormats in_formats(const Context& ctx, ConstRealView fused) const;
+  void observe_logits(Context& ctx, ConstRealView q_THD, ConstRealView k_TGD) const;
 
   AttentionSpec spec_;
   Linear qkv_, out_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "backend/device.h"
 #include "ops/health/quant_stats.h"
@@ -22,18 +23,37 @@ struct Param {
   bool present() const { return !master.empty(); }
 };
 
-/// Receives what quantisation did, when a step is observed. The trainer implements it.
+/// Sums about one operand of one GEMM.
+struct OperandSums {
+  QuantStats quantised;
+  TensorSums unrotated;  ///< before the Hadamard transform; empty where the operand is not rotated
+};
+
+/// Sums about one weight over one step.
+struct WeightSums {
+  TensorSums gradient;     ///< the main gradient, before clipping
+  DifferenceSums update;   ///< some rows of the master weight, after the step against before
+  DifferenceSums decoded;  ///< the same rows as fprop's quantiser decodes them; empty where it has none
+};
+
+/// Says where the numbers of an observed step go; the trainer implements it. Each function returns memory of
+/// the backend, zeros at the step's first call and then added into, or null for what is not wanted. Nobody
+/// waits for the sums inside the step, and observing changes no bit of it: it costs about one more
+/// quantisation of each operand.
 class QuantObserver {
  public:
   virtual ~QuantObserver() = default;
-  /// Whether this GEMM of this linear is to be measured in this step: measuring costs about one more
-  /// quantisation of each operand.
-  virtual bool wants(const LinearInfo& linear, Gemm gemm) = 0;
-  virtual void on_operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantSpec& spec,
-                          const QuantStats& stats) = 0;
-  /// Relative Frobenius error of some rows of the quantised GEMM's output against the same rows computed from
-  /// the unquantised operands.
-  virtual void on_product(const LinearInfo& linear, Gemm gemm, double relative_error) = 0;
+  virtual OperandSums* operand(const LinearInfo& linear, Gemm gemm, Operand operand,
+                               const QuantSpec& spec) = 0;
+  /// Some rows of the quantised GEMM's output against the same rows computed from the unquantised operands.
+  virtual DifferenceSums* product(const LinearInfo& linear, Gemm gemm) = 0;
+  /// `spec` is fprop's.
+  virtual WeightSums* weight(const LinearInfo&, const QuantSpec&) { return nullptr; }
+  /// The residual stream behind a sublayer ("blocks.0.attention").
+  virtual TensorSums* residual(const std::string&, std::size_t) { return nullptr; }
+  virtual LogitSums* logits(const std::string&, std::size_t) { return nullptr; }
+  /// Everything of the step was issued: the place to send the sums to the host.
+  virtual void issued() {}
 };
 
 /// What a forward pass does not keep, and backward computes again: the same bits, since nothing random

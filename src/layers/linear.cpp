@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "layers/amax_state.h"
 #include "ops/elementwise/elementwise.h"
@@ -11,6 +10,7 @@
 #include "ops/gemm/matmul_blocks.h"
 #include "ops/gemm/matmul_fp8.h"
 #include "ops/gemm/matmul_truncating.h"
+#include "ops/health/tensor_sums.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
@@ -50,12 +50,6 @@ bool is_truncating(const Context& ctx, const GemmRecipe& recipe) {
 
 /// Whether the operand's scales are FP32 ones a block, which lie beside its elements.
 bool has_block_scales(const QuantSpec& spec) { return spec.format == Format::Fp8BlockFp32E4M3; }
-
-/// What the quantiser is told: where an amax comes from is not its business.
-QuantSpec for_quantiser(QuantSpec spec) {
-  if (has_amax_rule(spec.tensor_scaling)) spec.tensor_scaling = TensorScaling::Tensor;
-  return spec;
-}
 
 /// Whether b of this GEMM is made of the forward copy (GemmRecipe::requantize).
 bool is_requantized(const ResolvedLinear& plan, Gemm gemm) {
@@ -146,7 +140,7 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
   View<const float> dx_bias;
   if (dgrad_centres) dx_bias = mean_product(ctx, dy_centred, weight_.compute.transposed());
   multiply(ctx, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, coded), dx_TK, 0, dx_bias);
-  if (observed(ctx, Gemm::Dgrad)) {
+  if (ctx.observer != nullptr) {
     observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
             {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
              true});
@@ -441,46 +435,41 @@ void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, co
                       .b_row_scale_N = b.row_scale});
 }
 
-bool Linear::observed(const Context& ctx, Gemm gemm) const {
-  return ctx.observer != nullptr && ctx.observer->wants(info_, gemm);
-}
-
 void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                      const Source& b_source) {
-  if (!observed(ctx, gemm)) return;
+  if (ctx.observer == nullptr) return;
   if (!is_quantized(recipe.a.format) && !is_quantized(recipe.b.format)) return;
-  if (is_quantized(recipe.a.format)) observe_operand(ctx, a_source);
-  if (is_quantized(recipe.b.format)) observe_operand(ctx, b_source);
-
   const ArenaScope scope(ctx.stream.scratch());
-  const Ready a = prepare(ctx, a_source, false);
-  const Ready b = prepare(ctx, b_source, false);
+  DifferenceSums* const out = ctx.observer->product(info_, gemm);
+  const Ready a = observe_operand(ctx, a_source, out != nullptr);
+  const Ready b = observe_operand(ctx, b_source, out != nullptr);
+  if (out == nullptr) return;
+
   const ConstRealView a_exact = oriented(a_source.matrix, a_source.transpose);
   const std::int64_t rows = std::min(kObservedRows, a_exact.size(0)), cols = b.matrix.size(0);
+  const std::int64_t first = kObservedRows * observed_stretch(ctx.step, a_exact.size(0) / kObservedRows);
   const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
   const View<float> quantized = ctx.stream.scratch().take<float>(rows, cols);
   Ready some = a;
-  some.matrix = a.matrix.rows(0, rows);
-  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(0, rows);
-  if (!a.scales.empty()) some.scales = a.scales.rows(0, rows);
+  some.matrix = a.matrix.rows(first, rows);
+  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(first, rows);
+  if (!a.scales.empty()) some.scales = a.scales.rows(first, rows);
   multiply(ctx, recipe, some, b, quantized, 0);
-  matmul(
-      ctx.stream,
-      {.a_MK = a_exact.rows(0, rows), .b_NK = oriented(b_source.matrix, b_source.transpose), .c_MN = exact});
-  const std::vector<float> ours = on_host(ctx.stream.device(), quantized),
-                           expected = on_host(ctx.stream.device(), exact);
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    const double e = static_cast<double>(ours[i]) - expected[i];
-    error += e * e;
-    norm += static_cast<double>(expected[i]) * expected[i];
-  }
-  ctx.observer->on_product(info_, gemm, norm > 0 ? std::sqrt(error / norm) : 0.0);
+  matmul(ctx.stream, {.a_MK = a_exact.rows(first, rows),
+                      .b_NK = oriented(b_source.matrix, b_source.transpose),
+                      .c_MN = exact});
+  measure_difference(ctx.stream, {.a_RC = quantized, .b_RC = exact, .out = out});
 }
 
-void Linear::observe_operand(Context& ctx, const Source& s) const {
+/// Measures one operand where that is asked for. What the GEMM would read of it is returned, in scratch
+/// memory of the caller's, where `needed`.
+Linear::Ready Linear::observe_operand(Context& ctx, const Source& s, bool needed) const {
+  if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
+  // The weight is the same in every micro-batch.
+  const bool known = s.matrix.data() == weight_.compute.data() && ctx.first_token != 0;
+  OperandSums* const out = known ? nullptr : ctx.observer->operand(info_, s.gemm, s.operand, s.spec);
+  if (out == nullptr && !needed) return {};
   Arena& scratch = ctx.stream.scratch();
-  const ArenaScope scope(scratch);
   const QuantizedShape shape =
       quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
   Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
@@ -489,14 +478,26 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
   if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
   quantize_into(ctx, s, place);
+  if (out != nullptr) measure(ctx, s, place, *out);
+  Ready ready = place.ready();
+  ready.codes = {};
+  if (!has_block_scales(s.spec)) ready.scales = {};
+  return ready;
+}
+
+void Linear::measure(Context& ctx, const Source& s, const Place& place, OperandSums& out) const {
+  Arena& scratch = ctx.stream.scratch();
+  const ArenaScope scope(scratch);
   ConstRealView before = oriented(s.matrix, s.transpose);
   if (s.spec.rotation != 0) {
+    measure_tensor(ctx.stream, {.x_RC = s.matrix, .out = &out.unrotated});
+    const QuantizedShape shape =
+        quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
     const View<bf16> rotated = scratch.take<bf16>(shape.rows, shape.cols);
     rotate(ctx.stream, rotation_of(s.spec, s.matrix, s.transpose,
                                    random_key(ctx, s.gemm, s.operand, s.matrix.size(1)), rotated));
     before = rotated.slice(1, 0, before.size(1));
   }
-  QuantStats stats;
   measure_quant(ctx.stream, {.x_RC = before,
                              .values = place.values,
                              .codes = place.codes,
@@ -504,9 +505,8 @@ void Linear::observe_operand(Context& ctx, const Source& s) const {
                              .spec = for_quantiser(s.spec),
                              .amax = place.numbers,
                              .scale = place.numbers + kScaleAt,
-                             .out = &stats,
+                             .out = &out.quantised,
                              .row_amax = place.row_amax});
-  ctx.observer->on_operand(info_, s.gemm, s.operand, s.spec, stats);
 }
 
 }  // namespace nibble

@@ -90,10 +90,10 @@ class Linear {
                 float beta, View<const float> bias = {}) const;
   bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                        float beta, View<const float> bias) const;
-  bool observed(const Context& ctx, Gemm gemm) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                const Source& b_source);
-  void observe_operand(Context& ctx, const Source& source) const;
+  Ready observe_operand(Context& ctx, const Source& source, bool needed) const;
+  void measure(Context& ctx, const Source& source, const Place& place, OperandSums& out) const;
   RandomKey random_key(const Context& ctx, Gemm gemm, Operand operand, std::int64_t features) const;
 
   LinearInfo info_;

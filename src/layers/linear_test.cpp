@@ -250,13 +250,12 @@ TEST(Linear, TheCompatibilitySwitchLetsANaNThroughAsTheKernelsDo) {
 
 class Watcher final : public QuantObserver {
  public:
-  bool wants(const LinearInfo&, Gemm) override { return true; }
-  void on_operand(const LinearInfo&, Gemm g, Operand o, const QuantSpec&, const QuantStats& s) override {
-    sqnr[{g, o}] = s.sqnr_db();
+  OperandSums* operand(const LinearInfo&, Gemm g, Operand o, const QuantSpec&) override {
+    return &operands[{g, o}];
   }
-  void on_product(const LinearInfo&, Gemm g, double error) override { errors[g] = error; }
-  std::map<std::pair<Gemm, Operand>, double> sqnr;
-  std::map<Gemm, double> errors;
+  DifferenceSums* product(const LinearInfo&, Gemm g) override { return &products[g]; }
+  std::map<std::pair<Gemm, Operand>, OperandSums> operands;
+  std::map<Gemm, DifferenceSums> products;
 };
 
 TEST(Linear, AnObserverSeesAllSixOperandsAndDoesNotChangeTheResult) {
@@ -267,8 +266,10 @@ TEST(Linear, AnObserverSeesAllSixOperandsAndDoesNotChangeTheResult) {
   watched.run(ctx);
   plain.run(plain.context());
   EXPECT_EQ(watched.grad, plain.grad);
-  ASSERT_EQ(w.sqnr.size(), 6u);
-  for (const auto& [where, db] : w.sqnr) {
+  ASSERT_EQ(w.operands.size(), 6u);
+  for (const auto& [where, sums] : w.operands) {
+    const double db = sums.quantised.sqnr_db();
+    EXPECT_EQ(sums.unrotated.count > 0, where.first == Gemm::Wgrad) << "only those are rotated";
     const bool stochastic = where.first != Gemm::Fprop && where.second == Operand::A;
     EXPECT_NEAR(db,
                 stochastic                   ? 17.2
@@ -277,7 +278,11 @@ TEST(Linear, AnObserverSeesAllSixOperandsAndDoesNotChangeTheResult) {
                                              : 20.4,
                 0.8);
   }
-  for (const auto& [gemm, error] : w.errors) EXPECT_LT(error, 0.3) << name(gemm);
+  ASSERT_EQ(w.products.size(), 3u);
+  for (const auto& [gemm, sums] : w.products) {
+    EXPECT_GT(sums.relative_error(), 0.02) << name(gemm);
+    EXPECT_LT(sums.relative_error(), 0.3) << name(gemm);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "models/parameters.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/embedding/embedding.h"
+#include "ops/health/tensor_sums.h"
 
 namespace nibble {
 namespace {
@@ -100,6 +101,12 @@ RealView Decoder::place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) cons
                                         : ctx.arena.take_real(ctx.residual, x_TD.size(0), x_TD.size(1));
 }
 
+void Decoder::observe_residual(Context& ctx, std::size_t sublayer, ConstRealView x_TD) const {
+  if (ctx.observer == nullptr) return;
+  TensorSums* const out = ctx.observer->residual(sublayer_name(spec_, sublayer), sublayer);
+  if (out != nullptr) measure_tensor(ctx.stream, {.x_RC = x_TD, .out = out});
+}
+
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   const std::int64_t tokens = ids_T.size(0);
   const bool keeps_all = ctx.training && !ctx.recomputes();
@@ -120,6 +127,7 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
     if (keeps_all) normed_TD = ctx.activations(tokens, spec_.d_model);
     next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD);
     x_TD = sum_TD;
+    observe_residual(ctx, i, x_TD);
     if (!ctx.training) ctx.arena.rewind(before);
   }
   return normed_TD;
@@ -145,8 +153,10 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
     Context whole = ctx;
     if (ctx.recompute == Recomputation::Block) {
       whole.recompute = Recomputation::None;
+      whole.observer = nullptr;  // it saw the same numbers the first time
       s->mixer->forward(whole, normed_TD,
                         dnormed_TD);  // its output is not needed again: dnormed is free here
+      whole.observer = ctx.observer;
     }
     s->mixer->backward(whole, normed_TD, dy_TD, dnormed_TD);
     s->norm.backward(ctx, dnormed_TD, dresidual_TD, dy_TD);

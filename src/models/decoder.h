@@ -51,6 +51,7 @@ class Decoder {
   };
 
   RealView forward(Context& ctx, View<const std::int32_t> ids_T);
+  void observe_residual(Context& ctx, std::size_t sublayer, ConstRealView x_TD) const;
   RealView place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) const;
   void backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD);
 

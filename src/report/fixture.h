@@ -7,6 +7,7 @@
 #include <string>
 
 #include "report/report.h"
+#include "telemetry/statistics.h"
 #include "validate/decide.h"
 #include "validate/sequential.h"
 
@@ -86,13 +87,43 @@ inline ArmSeries arm(const Protocol& p, const std::string& name, double gap, int
   return a;
 }
 
-inline std::vector<QuantEvent> telemetry(int blocks, std::int64_t last) {
-  std::vector<QuantEvent> out;
+/// Statistics of weights, products and the residual stream at one step.
+inline void add_rest(RunTelemetry& out, int blocks, std::int64_t step, double t) {
+  const char* kLinears[] = {"in_proj", "out_proj", "up", "down"};
+  for (int b = 0; b < blocks; ++b) {
+    for (int l = 0; l < 4; ++l) {
+      const int i = b * 31 + l * 7 + static_cast<int>(step);
+      const std::string layer = "blocks." + std::to_string(b) + "." + kLinears[l];
+      const bool hot = b == blocks - 1 && l == 3;
+      for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+        out.gemms.push_back({.step = step,
+                             .where = {layer, b, gemm, ""},
+                             .output_error = 0.15 + 0.01 * wobble(i, 12) + (hot ? 0.2 * t : 0),
+                             .explained = 0.17});
+      out.weights.push_back({.step = step,
+                             .layer = layer,
+                             .block = b,
+                             .update_ratio = 1e-3 * (1 + 0.3 * wobble(i, 13)) * (1.2 - t),
+                             .gradient_zeros = 0.01 + 0.01 * wobble(i, 14),
+                             .gradient_rms = 1e-4,
+                             .oscillation = 1.1 + 0.1 * wobble(i, 15) + (hot ? t : 0),
+                             .changed = 0.02});
+    }
+    out.layers.push_back({.step = step,
+                          .layer = "blocks." + std::to_string(b) + ".mixer",
+                          .residual_rms = 0.5 * (b + 1) * (1 + t),
+                          .residual_amax = 4.0 * (b + 1),
+                          .attention_logit_max = b % 2 == 1 ? 8 + 6 * t : std::nan("")});
+  }
+}
+
+inline RunTelemetry telemetry(int blocks, std::int64_t last) {
+  RunTelemetry out;
   const struct {
     const char *gemm, *operand;
     double sqnr, flushed;
-  } kOperands[] = {{"fprop", "x", 19.6, 0.07}, {"fprop", "w", 18.1, 0.09},  {"dgrad", "dy", 16.2, 0.15},
-                   {"dgrad", "w", 18.1, 0.09}, {"wgrad", "dy", 16.6, 0.12}, {"wgrad", "x", 20.1, 0.06}};
+  } kOperands[] = {{"fprop", "x", 19.6, 0.07},   {"fprop", "w", 18.1, 0.09},    {"dgrad", "dy", 16.2, 0.15},
+                   {"dgrad", "w^T", 18.1, 0.09}, {"wgrad", "dy^T", 16.6, 0.12}, {"wgrad", "x^T", 20.1, 0.06}};
   const char* kLinears[] = {"in_proj", "out_proj", "up", "down"};
   for (std::int64_t step = 10; step <= last; step += 10) {
     for (int b = 0; b < blocks; ++b) {
@@ -103,6 +134,7 @@ inline std::vector<QuantEvent> telemetry(int blocks, std::int64_t last) {
           QuantEvent e{.step = step,
                        .where = {"blocks." + std::to_string(b) + "." + kLinears[l], b, o.gemm, o.operand}};
           const bool hot = b == blocks - 1 && l == 3 && o.operand[0] == 'd';
+          for (const Statistic& one : operand_statistics()) e.*one.value = 0.5;
           e.format = "nvfp4.te", e.amax = 3.1 + 0.4 * wobble(i, 4),
           e.amax_drift = 0.4 * wobble(i, 5) + (hot ? 1.5 * t : 0);
           e.flushed = o.flushed + 0.02 * wobble(i, 6) + (hot ? 0.25 * t : 0.04 * b / blocks);
@@ -115,10 +147,11 @@ inline std::vector<QuantEvent> telemetry(int blocks, std::int64_t last) {
                 static_cast<std::int64_t>(4000 * std::exp(-0.35 * std::pow(k - 10 + 2.5 * t, 2)));
           }
           e.mse = 1e-4, e.bias = 2e-4 * wobble(i, 9);
-          out.push_back(e);
+          out.quant.push_back(e);
         }
       }
     }
+    add_rest(out, blocks, step, static_cast<double>(step) / static_cast<double>(last));
   }
   return out;
 }
@@ -200,7 +233,7 @@ inline ReportData comparison(const Options& o = {}) {
                       "amax_drift",
                       {"blocks.5.down", 5, "dgrad", "dy"},
                       "blocks.5.down dgrad operand dy: amax 9.3 is 1.2 octaves above its recent mean"});
-  d.quant = telemetry(o.blocks, last);
+  d.telemetry = telemetry(o.blocks, last);
   d.verdict = decide(d.protocol, e);
   add_context(d, o.blocks);
   return d;

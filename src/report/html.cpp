@@ -279,15 +279,31 @@ std::string caveats_section(const Verdict& v) {
 }
 
 std::string telemetry_section(const ReportData& d) {
-  return section("Telemetry of the candidate's quantised operands",
-                 "A row is a layer, a column a measured step. Strong colour is where four bits hurt.",
-                 heat_maps(d.quant)) +
-         (d.quant.empty() ? ""
-                          : section("Ten worst operands", "Lowest SQNR at the last measured step.",
-                                    worst_table(d.quant)) +
-                                section("Ends of the block scales",
-                                        "Scales pile up at an end when the tensor scale no longer fits.",
-                                        scale_table(d.quant)));
+  const RunTelemetry& t = d.telemetry;
+  std::string out;
+  if (!t.quant.empty() || !t.gemms.empty())
+    out += section(
+        "Layers that deserve BF16",
+        "By the second half of the run. A layer in BF16 costs speed; try the list with nibble ablate or "
+        "in another pair before it becomes the recipe.",
+        bf16_candidates(t));
+  out +=
+      section("Telemetry of the candidate's quantised operands",
+              "A row is a layer, a column a measured step (of a long run the worst of neighbouring steps). "
+              "Strong colour is where four bits hurt.",
+              heat_maps(t));
+  if (!t.quant.empty())
+    out += section("Ten worst operands", "Lowest SQNR at the last measured step.", worst_table(t.quant)) +
+           section("Ends of the block scales",
+                   "Scales pile up at an end when the tensor scale no longer fits.", scale_table(t.quant));
+  const std::string weights = weight_maps(t);
+  if (!weights.empty())
+    out += section(
+        "Weights, residual stream, attention",
+        "Oscillation: movement of the decoded weights over that of the master weights in a step; above "
+        "1 weights gather where the rounding flips.",
+        weights);
+  return out;
 }
 
 }  // namespace

@@ -54,8 +54,17 @@ circle.base{fill:var(--base)}circle.cand{fill:var(--cand)}circle.aa{fill:var(--a
 .k-limit,.k-abort,.k-fired{fill:var(--limit)!important}
 .p-a{fill:var(--phase)}.p-b{fill:transparent}.p-w{fill:var(--window)}.band1{fill:var(--band1)}.band2{fill:var(--band2)}
 svg path.range{fill:var(--cand);opacity:.16;stroke:none}
-.q0{fill:var(--q0)}.q1{fill:var(--q1)}.q2{fill:var(--q2)}.q3{fill:var(--q3)}.q4{fill:var(--q4)}.q5{fill:var(--q5)}.q6{fill:var(--q6)}.q7{fill:var(--q7)}.q8{fill:var(--q8)}
-.d0{fill:var(--d0)}.d1{fill:var(--d1)}.d2{fill:var(--d2)}.d3{fill:var(--d3)}.d4{fill:var(--d4)}.d5{fill:var(--d5)}.d6{fill:var(--d6)}.d7{fill:var(--d7)}.d8{fill:var(--d8)}
+.q0{fill:var(--q0);stroke:var(--q0);background:var(--q0)}.q1{fill:var(--q1);stroke:var(--q1);background:var(--q1)}.q2{fill:var(--q2);stroke:var(--q2);background:var(--q2)}.q3{fill:var(--q3);stroke:var(--q3);background:var(--q3)}.q4{fill:var(--q4);stroke:var(--q4);background:var(--q4)}.q5{fill:var(--q5);stroke:var(--q5);background:var(--q5)}.q6{fill:var(--q6);stroke:var(--q6);background:var(--q6)}.q7{fill:var(--q7);stroke:var(--q7);background:var(--q7)}.q8{fill:var(--q8);stroke:var(--q8);background:var(--q8)}
+.d0{fill:var(--d0);stroke:var(--d0);background:var(--d0)}.d1{fill:var(--d1);stroke:var(--d1);background:var(--d1)}.d2{fill:var(--d2);stroke:var(--d2);background:var(--d2)}.d3{fill:var(--d3);stroke:var(--d3);background:var(--d3)}.d4{fill:var(--d4);stroke:var(--d4);background:var(--d4)}.d5{fill:var(--d5);stroke:var(--d5);background:var(--d5)}.d6{fill:var(--d6);stroke:var(--d6);background:var(--d6)}.d7{fill:var(--d7);stroke:var(--d7);background:var(--d7)}.d8{fill:var(--d8);stroke:var(--d8);background:var(--d8)}
+.maps{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:14px 26px;margin:6px 0 18px}
+figure{margin:0;min-width:0}figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 12px;font-size:12px}figcaption b{font-weight:600}
+.ramp{color:var(--ink3);white-space:nowrap;font-size:11px}.ramp i{display:inline-block;width:8px;height:9px;vertical-align:-1px}
+.ramp i:first-of-type{margin-left:5px}.ramp i:last-of-type{margin-right:5px}
+.cells path{fill:none!important;stroke-width:1.02}.gaps path{stroke-width:.9}.map{shape-rendering:crispEdges}
+.chart{overflow-x:auto}
+@media(max-width:700px){main{padding:22px 16px 40px}.verdict{padding:16px 16px 14px}.figures{gap:10px 18px}.figures div{flex:1 1 38%}.figures b{white-space:normal}
+.meta{grid-template-columns:1fr;gap:0}.meta dt{margin-top:7px}.chart svg.plot{min-width:680px}.pair .chart svg.plot{min-width:420px}.word+.label{margin-left:0;display:block}}
+@media(min-width:1900px){main{max-width:1720px}.maps{grid-template-columns:repeat(auto-fill,minmax(320px,1fr))}.chart svg.plot{max-width:1300px}.pair .chart svg.plot{max-width:none}}
 .bar{fill:var(--cand)}.bar0{fill:var(--base);opacity:.4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:12.5px;margin:8px 0}
 th{font-weight:600;color:var(--ink2);text-align:left;border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;white-space:nowrap}

@@ -88,6 +88,9 @@ std::vector<Point> thinned(const std::vector<Point>& points) {
   return out;
 }
 
+/// On a narrow screen a chart keeps its width and scrolls: its words stay readable.
+std::string boxed(const std::string& svg) { return "<div class='chart'>" + svg + "</div>"; }
+
 Range padded(double lo, double hi, double share) {
   const double pad = std::max((hi - lo) * share, 1e-9);
   return {lo - pad, hi + pad};
@@ -187,7 +190,7 @@ std::string plot_losses(const ReportData& d) {
   if (d.context.bigram)
     plot.level(d.context.bigram->loss, fmt::format("bigram {:.3f}", d.context.bigram->loss), "bigram");
   mark_switches(plot, d);
-  return plot.svg("Training and validation loss of every arm against trained tokens") +
+  return boxed(plot.svg("Training and validation loss of every arm against trained tokens")) +
          "<div class='legend'>" + legend +
          "<span>dots: validation on fixed sequences, bf16 forward · faint: training loss</span></div>";
 }
@@ -233,7 +236,7 @@ std::string plot_gap(const ReportData& d) {
     const bool aborted = v.outcome == Outcome::Aborted;
     plot.mark(static_cast<double>(v.abort->tokens), aborted ? "aborted" : "not finite", "fired");
   }
-  return plot.svg("Relative gap of the candidate's validation loss to the baseline's") +
+  return boxed(plot.svg("Relative gap of the candidate's validation loss to the baseline's")) +
          "<div class='legend'>" + swatch("--cand", "candidate - baseline") +
          (other.empty() ? "" : swatch("--aa", "A/A arm - baseline")) +
          swatch("--band1", fmt::format("±σ, ±2σ of one pair (σ = {:.2f} %)", sigma), "box") +
@@ -256,7 +259,8 @@ std::string plot_training_difference(const ReportData& d) {
   plot.segment({0, 0}, {total_tokens(d), 0}, "zero");
   plot.line(thinned(raw), "cand thin");
   plot.line(thinned(mean), "cand");
-  return plot.svg("Relative difference of the training losses on the same batches") + "<div class='legend'>" +
+  return boxed(plot.svg("Relative difference of the training losses on the same batches")) +
+         "<div class='legend'>" +
          swatch("--cand", fmt::format("centred mean of {} steps; faint: every step", 2 * half + 1)) +
          "</div>";
 }
@@ -280,7 +284,7 @@ std::string plot_aa(const ReportData& d) {
   plot.end_label(sigma, fmt::format("+σ {:.2f} %", sigma), "cand");
   plot.end_label(-sigma, "-σ", "cand");
   plot.line(gaps, "aa"), plot.dots(gaps, 2.6, "aa");
-  return plot.svg("Gap between the candidate and the candidate with another rounding key") +
+  return boxed(plot.svg("Gap between the candidate and the candidate with another rounding key")) +
          "<div class='legend'>" + swatch("--aa", "same seed and batches, other stochastic-rounding key") +
          "</div>";
 }
@@ -333,7 +337,7 @@ std::string plot_windows(const Verdict& v) {
     plot.row_label(y, w.name);
     plot.end_label(y, name(w.outcome), "ink");
   }
-  return plot.svg("Gap and interval of each decision window beside its limit") +
+  return boxed(plot.svg("Gap and interval of each decision window beside its limit")) +
          "<div class='legend'><span>dot: mean gap · bar: 95 % interval · ticks on it: the one-sided bounds "
          "the rule uses "
          "· red: limit</span></div>";

@@ -85,7 +85,7 @@ ReportData read_run(const fs::path& run) {
     d.arms.push_back(series_of(read_run_log(log), spec));
     const fs::path telemetry = run / spec.directory / "telemetry.jsonl";
     if (spec.name == "candidate" && spec.pair == 1 && fs::exists(telemetry))
-      d.quant = read_telemetry_log(telemetry);
+      d.telemetry = read_telemetry(telemetry);
   }
   d.changes = changes_after_run(run, d);
   return d;

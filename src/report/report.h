@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/telemetry_reader.h"
 #include "telemetry/events.h"
 #include "validate/protocol.h"
 #include "validate/statistics.h"
@@ -65,8 +66,8 @@ struct ReportData {
   ReportContext context;
   Protocol protocol;
   Verdict verdict;
-  std::vector<ArmSeries> arms;    ///< pair 1 first: baseline, candidate, candidate_aa
-  std::vector<QuantEvent> quant;  ///< of pair 1's candidate
+  std::vector<ArmSeries> arms;  ///< pair 1 first: baseline, candidate, candidate_aa
+  RunTelemetry telemetry;       ///< of pair 1's candidate
   std::vector<std::string>
       changes;  ///< what was changed after the run (integrity.h); the report opens with it
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "report/fixture.h"
@@ -133,7 +134,19 @@ void write_run(const fs::path& run, const ReportData& d) {
     for (const auto& e : d.verdict.alarms) metrics.on(e);
     TelemetryJsonl telemetry(dir / "telemetry.jsonl");
     telemetry.on(a.header);
-    for (const auto& e : d.quant) telemetry.on(e);
+    // As a trainer writes: a step at a time.
+    std::set<std::int64_t> steps;
+    for (const auto& e : d.telemetry.gemms) steps.insert(e.step);
+    const auto write = [&](const auto& events, std::int64_t step) {
+      for (const auto& e : events)
+        if (e.step == step) telemetry.on(e);
+    };
+    for (const std::int64_t step : steps) {
+      write(d.telemetry.quant, step);
+      write(d.telemetry.gemms, step);
+      write(d.telemetry.weights, step);
+      write(d.telemetry.layers, step);
+    }
   }
   std::ofstream(run / "protocol.json") << canonical_text(d.protocol);
   std::ofstream(run / "verdict.json") << verdict_to_json(d.verdict);

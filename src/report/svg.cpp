@@ -37,6 +37,13 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+std::string attribute(const std::string& text) {
+  std::string out = escaped(text);
+  for (auto at = out.find('\''); at != std::string::npos; at = out.find('\'', at))
+    out.replace(at, 1, "&#39;");
+  return out;
+}
+
 std::vector<double> nice_ticks(Range r, int count) {
   std::vector<double> ticks;
   const double span = r.hi - r.lo;
@@ -197,7 +204,7 @@ std::string Plot::svg(const std::string& description) const {
       "<svg x='{4:.1f}' y='{5:.1f}' width='{6:.1f}' height='{7:.1f}' viewBox='{4:.1f} {5:.1f} {6:.1f} "
       "{7:.1f}'>{8}</svg>"
       "{9}{10}{11}</svg>\n",
-      frame_.width, frame_.height, escaped(description), grid, frame_.left, frame_.top, w, h, body_, above_,
+      frame_.width, frame_.height, attribute(description), grid, frame_.left, frame_.top, w, h, body_, above_,
       axes(), margin_labels());
 }
 

@@ -10,6 +10,8 @@ namespace nibble {
 
 /// Escapes text for HTML and SVG.
 std::string escaped(const std::string& text);
+/// The same for an attribute between single quotes.
+std::string attribute(const std::string& text);
 
 struct Point {
   double x = 0, y = 0;

@@ -26,15 +26,22 @@ std::optional<AlarmEvent> check_gemm(const GemmCheck& c, const AlarmRules& rules
   const double fault = std::max(rules.gemm_fault * explained, rules.gemm_fault_floor);
   const double warning = std::max(rules.gemm_warning * explained, rules.gemm_warning_floor);
   // Written so that a NaN error counts as a fault.
-  const bool is_fault = !(c.relative_error <= fault);
-  if (!is_fault && c.relative_error <= warning) return {};
-  AlarmEvent alarm{c.step, is_fault ? Severity::Fault : Severity::Warning, "gemm_mismatch", c.where, ""};
+  const bool is_fault = !(c.relative_error <= fault), is_unexplained = c.relative_error > warning;
+  if (!is_fault && !is_unexplained && c.relative_error <= rules.output_error) return {};
+  const bool mismatch = is_fault || is_unexplained;
+  AlarmEvent alarm{c.step, is_fault ? Severity::Fault : Severity::Warning,
+                   mismatch ? "gemm_mismatch" : "output_error", c.where, ""};
+  alarm.value = c.relative_error;
+  alarm.threshold = is_fault ? fault : is_unexplained ? warning : rules.output_error;
+  alarm.remedy =
+      is_fault         ? "the two operands do not belong together (different rotation signs, layout or scale)"
+      : is_unexplained ? "look at cancellation in this product and at the layer's telemetry"
+                       : fmt::format("keep it in bf16 (precision.keep_bf16 = [\"{}\"])", c.where.layer);
   alarm.text = fmt::format(
-      "{}: the quantised product differs from the BF16 product by {:.2f} of its norm, where the operands' "
-      "rounding ({:.1f} and {:.1f} dB) explains {:.2f}; {}",
-      label(c.where), c.relative_error, c.sqnr_a_db, c.sqnr_b_db, explained,
-      is_fault ? "the two operands do not belong together (different rotation signs, layout or scale)"
-               : "look at cancellation in this product and at the layer's telemetry");
+      "{}: the quantised product differs from the BF16 product by {:.2f} of its norm (threshold {:.2f}), "
+      "where "
+      "the operands' rounding ({:.1f} and {:.1f} dB) explains {:.2f}; {}",
+      label(c.where), c.relative_error, *alarm.threshold, c.sqnr_a_db, c.sqnr_b_db, explained, alarm.remedy);
   return alarm;
 }
 
@@ -75,7 +82,7 @@ std::optional<AlarmEvent> check_operand(const OperandCheck& c, const AlarmRules&
 std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseline,
                                                const std::vector<double>& candidate,
                                                const AlarmRules& rules) {
-  const auto n = static_cast<std::size_t>(std::max(rules.gradient_steps, 1));
+  const auto n = static_cast<std::size_t>(std::max<std::int64_t>(rules.gradient_steps, 1));
   if (baseline.size() < n || candidate.size() < n) return {};
   std::vector<double> ratios;
   for (std::size_t i = 0; i < n; ++i) ratios.push_back(candidate[i] / baseline[i]);
@@ -91,29 +98,75 @@ std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseli
   return alarm;
 }
 
-void AlarmMonitor::judge(const QuantEvent& e, const char* rule, bool bad, const std::string& text,
-                         std::vector<AlarmEvent>& out) {
-  bool& raised = raised_[fmt::format("{}|{}|{}|{}", rule, e.where.layer, e.where.gemm, e.where.operand)];
-  if (bad && !raised) {
-    out.push_back({e.step, Severity::Warning, rule, e.where, fmt::format("{}: {}", label(e.where), text)});
+void AlarmMonitor::judge(const QuantEvent& e, const Finding& f, std::vector<AlarmEvent>& out) {
+  bool& raised = raised_[fmt::format("{}|{}|{}|{}", f.rule, e.where.layer, e.where.gemm, e.where.operand)];
+  if (f.bad && !raised) {
+    AlarmEvent alarm{e.step, Severity::Warning, f.rule, e.where,
+                     fmt::format("{}: {}; {}", label(e.where), f.text, f.remedy)};
+    alarm.value = f.value;
+    alarm.threshold = f.threshold;
+    alarm.remedy = f.remedy;
+    out.push_back(std::move(alarm));
   }
-  raised = bad;
+  raised = f.bad;
+}
+
+/// Octaves of the amax above the smallest of the window, which this measurement then enters.
+double AlarmMonitor::rise(const QuantEvent& e) {
+  if (!(e.amax > 0) || !std::isfinite(e.amax)) return 0;
+  std::deque<double>& window = window_[label(e.where)];
+  const double now = std::log2(e.amax);
+  const double lowest = window.empty() ? now : *std::min_element(window.begin(), window.end());
+  window.push_back(now);
+  if (window.size() > static_cast<std::size_t>(std::max<std::int64_t>(rules_.rise_window, 1)))
+    window.pop_front();
+  return now - lowest;
 }
 
 std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
+  const std::string keep = fmt::format("keep it in bf16 (precision.keep_bf16 = [\"{}\"])", e.where.layer);
   std::vector<AlarmEvent> out;
-  const int measured = ++measured_[label(e.where)];
-  judge(e, "amax_drift", measured > rules_.drift_after && e.amax_drift > rules_.drift_octaves,
-        fmt::format("amax {:.3g} is {:.1f} octaves above its recent mean", e.amax, e.amax_drift), out);
-  judge(e, "flushed", e.flushed > rules_.flushed,
-        fmt::format("{:.0f} % of the non-zero values decode to zero", 100 * e.flushed), out);
-  judge(e, "sqnr", e.sqnr_db < rules_.sqnr_db,
-        fmt::format("signal to quantisation noise is {:.1f} dB, below {:.1f}", e.sqnr_db, rules_.sqnr_db),
+  const bool settled = ++measured_[label(e.where)] > rules_.drift_after;
+  const double risen = rise(e);
+  const AlarmRules& r = rules_;
+  judge(e,
+        {"amax_drift", e.amax_drift, r.drift_octaves,
+         fmt::format("amax {:.3g} is {:.1f} octaves above its recent mean (threshold {:.1f})", e.amax,
+                     e.amax_drift, r.drift_octaves),
+         "compare with the baseline's activations, lower the learning rate, or " + keep,
+         settled && e.amax_drift > r.drift_octaves},
         out);
-  judge(e, "scale_max", e.scale_max > rules_.scale_max,
-        fmt::format("{:.1f} % of the block scales sit at their largest code", 100 * e.scale_max), out);
-  judge(e, "scale_zero", e.scale_zero > rules_.scale_zero,
-        fmt::format("{:.1f} % of the blocks are not zero but their scale is", 100 * e.scale_zero), out);
+  judge(e,
+        {"amax_rise", risen, r.rise_octaves,
+         fmt::format("amax {:.3g} rose by {:.1f} octaves within {} measurements (threshold {:.1f})", e.amax,
+                     risen, r.rise_window, r.rise_octaves),
+         "compare with the baseline's activations, lower the learning rate, or " + keep,
+         settled && risen > r.rise_octaves},
+        out);
+  judge(e,
+        {"flushed", e.flushed, r.flushed,
+         fmt::format("{:.0f} % of the non-zero values decode to zero (threshold {:.0f} %)", 100 * e.flushed,
+                     100 * r.flushed),
+         "rotate the operand, or " + keep, e.flushed > r.flushed},
+        out);
+  judge(e,
+        {"sqnr", e.sqnr_db, r.sqnr_db,
+         fmt::format("signal to quantisation noise is {:.1f} dB (threshold {:.1f})", e.sqnr_db, r.sqnr_db),
+         "look at its crest factor and block range; " + keep, e.sqnr_db < r.sqnr_db},
+        out);
+  judge(e,
+        {"scale_max", e.scale_max, r.scale_max,
+         fmt::format("{:.1f} % of the block scales sit at their largest code (threshold {:.1f} %)",
+                     100 * e.scale_max, 100 * r.scale_max),
+         "the tensor scale is too small for the tensor; " + keep, e.scale_max > r.scale_max},
+        out);
+  judge(e,
+        {"scale_zero", e.scale_zero, r.scale_zero,
+         fmt::format("{:.1f} % of the blocks are not zero but their scale is (threshold {:.1f} %)",
+                     100 * e.scale_zero, 100 * r.scale_zero),
+         "the tensor's range is wider than one tensor scale spans; scale rows, or " + keep,
+         e.scale_zero > r.scale_zero},
+        out);
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,11 +14,14 @@ namespace nibble {
 
 /// When telemetry is worth a person's attention. Thresholds are data: a protocol freezes them.
 struct AlarmRules {
-  double drift_octaves = 2.0;  ///< rise of log2 amax above its EMA; a model that learns moves by one
-  int drift_after = 5;         ///< measurements of an operand before its drift is judged: a model that starts
-                               ///< moves by octaves, and a mean of two points is no mean
-  double flushed = 0.40;       ///< share of non-zero inputs that decode to zero
-  double sqnr_db = 10.0;       ///< a Gaussian has 20 (nearest) or 17 (stochastic)
+  double drift_octaves = 2.0;    ///< rise of log2 amax above its EMA; a model that learns moves by one
+  std::int64_t drift_after = 5;  ///< measurements of an operand before its drift is judged: a model that
+                                 ///< starts moves by octaves, and a mean of two points is no mean
+  double rise_octaves = 4.0;  ///< rise of log2 amax above the smallest of the last rise_window measurements
+  std::int64_t rise_window = 20;
+  double output_error = 0.5;  ///< relative error of a GEMM's output against BF16; four bits give 0.1 to 0.25
+  double flushed = 0.40;      ///< share of non-zero inputs that decode to zero
+  double sqnr_db = 10.0;      ///< a Gaussian has 20 (nearest) or 17 (stochastic)
   double scale_max =
       0.10;  ///< share of block scales at the largest code; the tensor's largest block always is
   double scale_zero = 0.01;   ///< share of blocks that are not zero but whose scale is
@@ -29,8 +33,9 @@ struct AlarmRules {
   double bias_fault = 0.05;  ///< shrink or growth under stochastic rounding, share of the mean magnitude...
   double bias_sigmas = 5;    ///< ...beyond so many standard errors; sound: 0.01 by clipped block maxima
   double full_codes = 0.25;  ///< fewest values at the largest code, a block; sound: above one
-  int gradient_steps = 5;    ///< first steps over which two arms' gradient norms are compared
-  double gradient_fault = 0.2;  ///< distance of the median ratio of those norms from 1; sound: 0.02
+  std::int64_t gradient_steps = 5;  ///< first steps over which two arms' gradient norms are compared
+  double gradient_fault = 0.2;      ///< distance of the median ratio of those norms from 1; sound: 0.02
+  bool operator==(const AlarmRules&) const = default;
 };
 
 /// A quantised GEMM's output beside the same GEMM of the unquantised BF16 operands, on a few sampled rows.
@@ -47,9 +52,10 @@ struct GemmCheck {
 /// coherently, which only makes the relative error smaller.
 double explained_gemm_error(double sqnr_a_db, double sqnr_b_db);
 
-/// Nothing while the error is explained. A Fault says the GEMM computes something else than the recipe: the
-/// two operands were rotated with different signs, transposed, or scaled apart. Such an error is about
-/// sqrt(2), far above anything rounding to four bits can do (about 0.17), so the two cannot be confused.
+/// Nothing while the error is explained and below the rules' output_error. A Fault says the GEMM computes
+/// something else than the recipe: the two operands were rotated with different signs, transposed, or scaled
+/// apart. Such an error is about sqrt(2), far above anything rounding to four bits can do (about 0.17), so
+/// the two cannot be confused.
 std::optional<AlarmEvent> check_gemm(const GemmCheck& c, const AlarmRules& rules);
 
 /// What a sound quantiser leaves of an operand, whatever the operand holds.
@@ -80,19 +86,28 @@ std::optional<AlarmEvent> check_operand(const OperandCheck& c, const AlarmRules&
 std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseline,
                                                const std::vector<double>& candidate, const AlarmRules& rules);
 
-/// Applies the rules to QuantEvents. Each rule speaks once for an operand and again only after the operand
-/// was well for a whole measurement, so a lasting condition is one alarm and not one a step.
+/// Applies the rules to QuantEvents; each alarm names layer, GEMM, operand, value, threshold and remedy. Each
+/// rule speaks once for an operand and again only after the operand was well for a whole measurement, so a
+/// lasting condition is one alarm and not one a step.
 class AlarmMonitor {
  public:
   explicit AlarmMonitor(AlarmRules rules) : rules_(rules) {}
   std::vector<AlarmEvent> inspect(const QuantEvent& e);
 
  private:
-  void judge(const QuantEvent& e, const char* rule, bool bad, const std::string& text,
-             std::vector<AlarmEvent>& out);
+  /// What a rule found. `text` says value and threshold in words.
+  struct Finding {
+    const char* rule;
+    double value, threshold;
+    std::string text, remedy;
+    bool bad;
+  };
+  void judge(const QuantEvent& e, const Finding& finding, std::vector<AlarmEvent>& out);
+  double rise(const QuantEvent& e);
   AlarmRules rules_;
   std::map<std::string, bool> raised_;
-  std::map<std::string, int> measured_;  ///< measurements so far, an operand
+  std::map<std::string, int> measured_;               ///< measurements so far, an operand
+  std::map<std::string, std::deque<double>> window_;  ///< log2 amax of the last rise_window, an operand
 };
 
 /// EMA of log2 amax for one operand: push returns log2(amax / EMA) and then moves the EMA.

@@ -66,7 +66,8 @@ struct OperandName {
   bool operator==(const OperandName&) const = default;
 };
 
-/// Statistics of one quantised operand at one step.
+/// Statistics of one quantised operand at one step, over all its micro-batches. operand_statistics() names
+/// them; NaN: a log that does not have it.
 struct QuantEvent {
   std::int64_t step = 0;
   OperandName where;
@@ -82,7 +83,49 @@ struct QuantEvent {
   std::array<std::int64_t, 16> scale_log2{};  ///< blocks by floor(log2 scale), see scale_bin
   double sqnr_db = 0;                         ///< 10 log10(sum x^2 / sum (q - x)^2)
   double mse = 0;                             ///< mean (q - x)^2
-  double bias = 0;  ///< mean(q - x) / mean |x|: near 0 when stochastic rounding does its work
+  double bias = 0;                  ///< mean(q - x) / mean |x|: near 0 when stochastic rounding does its work
+  double cosine = 0;                ///< of q and x
+  double underflows = 0;            ///< per cent: 100 (non-zeros of x - non-zeros of q) / elements
+  double crest = 0;                 ///< amax / rms of what is quantised
+  double crest_unrotated = 0;       ///< the same before the Hadamard transform; crest where there is none
+  double deviation = 0;             ///< standard deviation of x
+  double l1_norm = 0, l2_norm = 0;  ///< of x
+  double dynamic_range = 0;         ///< log2(amax / smallest non-zero |x|)
+  double block_dynamic_range = 0;   ///< the largest of a block
+  double scale_inv_min = 0, scale_inv_max = 0;  ///< decode scales of the tensors, one a micro-batch
+  double code_entropy = 0;                      ///< bits a code, at most 4; formats of four bits alone
+  std::array<std::int64_t, 16> codes{};         ///< elements by their code; likewise
+};
+
+/// Output of a quantised GEMM beside the BF16 product of the unquantised operands, on a few sampled rows.
+struct GemmEvent {
+  std::int64_t step = 0;
+  OperandName where;        ///< operand is empty: the whole GEMM is meant
+  double output_error = 0;  ///< ||Y_quantised - Y_bf16|| / ||Y_bf16||, Frobenius
+  double explained = 0;     ///< see explained_gemm_error
+};
+
+/// One weight over one step; `update` and `oscillation` on sampled rows.
+struct WeightEvent {
+  std::int64_t step = 0;
+  std::string layer;
+  int block = -1;
+  double update_ratio = 0;    ///< ||w after - w before|| / ||w before||, master weights
+  double gradient_zeros = 0;  ///< share of the main gradient that is exactly zero
+  double gradient_rms = 0;    ///< before clipping
+  /// sum |q after - q before| / sum |w after - w before|, q the decoded quantised weight: 1 while weights lie
+  /// anywhere between the codes, more where they gather at the rounding thresholds and flip. NaN: not
+  /// quantised.
+  double oscillation = 0;
+  double changed = 0;  ///< share of the decoded weights that changed in the step; NaN: not quantised
+};
+
+/// The residual stream behind a sublayer, and its attention's logits.
+struct LayerEvent {
+  std::int64_t step = 0;
+  std::string layer;                           ///< "blocks.3.attention"
+  double residual_rms = 0, residual_amax = 0;  ///< NaN: not measured
+  double attention_logit_max = 0;  ///< over sampled queries, all heads; NaN: no attention, or not measured
 };
 
 /// The histogram of block scales covers E4M3: bin b holds log2 scale in [b - 7, b - 6). Bin 0 also takes
@@ -100,6 +143,8 @@ struct AlarmEvent {
   OperandName where;
   std::string text;  ///< a sentence for a person
   std::string arm;   ///< folder of the arm that raised it; empty outside a comparison and in an arm's own log
+  std::optional<double> value, threshold;  ///< what was found, and the rule's limit, where there is one
+  std::string remedy;
   bool operator==(const AlarmEvent&) const = default;
 };
 
@@ -126,6 +171,9 @@ class Sink {
   virtual void on(const TrainEvent&) {}
   virtual void on(const EvalEvent&) {}
   virtual void on(const QuantEvent&) {}
+  virtual void on(const GemmEvent&) {}
+  virtual void on(const WeightEvent&) {}
+  virtual void on(const LayerEvent&) {}
   virtual void on(const AlarmEvent&) {}
   virtual void on(const CheckpointEvent&) {}
   virtual void on(const SwitchEvent&) {}
@@ -141,6 +189,9 @@ class Sinks final : public Sink {
   void on(const TrainEvent& e) override { each(e); }
   void on(const EvalEvent& e) override { each(e); }
   void on(const QuantEvent& e) override { each(e); }
+  void on(const GemmEvent& e) override { each(e); }
+  void on(const WeightEvent& e) override { each(e); }
+  void on(const LayerEvent& e) override { each(e); }
   void on(const AlarmEvent& e) override { each(e); }
   void on(const CheckpointEvent& e) override { each(e); }
   void on(const SwitchEvent& e) override { each(e); }

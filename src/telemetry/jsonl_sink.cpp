@@ -113,22 +113,45 @@ std::string json_line(const EvalEvent& e) {
   return line.add("set", e.set).str();
 }
 
-std::string json_line(const QuantEvent& e) {
+std::string json_line(const QuantEvent& e, const TelemetrySelection& selection) {
   JsonLine line("tensor");
   line.add("step", e.step);
   add_where(line, e.where);
-  line.add("format", e.format).add("amax", e.amax).add("amax_drift", e.amax_drift);
-  line.add("flushed", e.flushed).add("saturated", e.saturated).add("zero_blocks", e.zero_blocks);
-  line.add("scale_max", e.scale_max).add("scale_subnormal", e.scale_subnormal);
-  line.add("scale_zero", e.scale_zero).add("sqnr_db", e.sqnr_db).add("mse", e.mse).add("bias", e.bias);
-  return line.add_list("scale_log2", e.scale_log2).str();
+  line.add("format", e.format);
+  for (const Statistic& s : operand_statistics())
+    if (s.always || selection.has_statistic(s.name)) line.add(s.name, e.*s.value);
+  if (selection.has_statistic(kScaleHistogram)) line.add_list(kScaleHistogram, e.scale_log2);
+  if (selection.has_statistic(kCodeHistogram)) line.add_list(kCodeHistogram, e.codes);
+  return line.str();
+}
+
+std::string json_line(const GemmEvent& e) {
+  JsonLine line("gemm");
+  line.add("step", e.step).add("layer", e.where.layer).add("block", e.where.block).add("gemm", e.where.gemm);
+  return line.add(kOutputError, e.output_error).add("explained", e.explained).str();
+}
+
+std::string json_line(const WeightEvent& e) {
+  JsonLine line("weight");
+  line.add("step", e.step).add("layer", e.layer).add("block", e.block);
+  line.add("update_ratio", e.update_ratio).add("gradient_zeros", e.gradient_zeros);
+  line.add("gradient_rms", e.gradient_rms);
+  return line.add("oscillation", e.oscillation).add("changed", e.changed).str();
+}
+
+std::string json_line(const LayerEvent& e) {
+  JsonLine line("layer");
+  line.add("step", e.step).add("layer", e.layer).add("residual_rms", e.residual_rms);
+  return line.add("residual_amax", e.residual_amax).add(kLogitMax, e.attention_logit_max).str();
 }
 
 std::string json_line(const AlarmEvent& e) {
   JsonLine line("alarm");
   line.add("step", e.step).add("severity", name(e.severity)).add("rule", e.rule);
   add_where(line, e.where);
-  return line.add("text", e.text).str();
+  line.add("text", e.text).add("value", e.value).add("threshold", e.threshold);
+  if (!e.remedy.empty()) line.add("remedy", e.remedy);
+  return line.str();
 }
 
 std::string json_line(const CheckpointEvent& e) {

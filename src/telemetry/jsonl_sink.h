@@ -7,17 +7,21 @@
 #include <string>
 
 #include "telemetry/events.h"
+#include "telemetry/statistics.h"
 
 namespace nibble {
 
 inline constexpr int kLogSchema = 1;
 
-/// One line of the log for an event: {"type":"train","step":...}. Types: header, train, val, tensor, alarm,
-/// checkpoint, switch.
+/// One line of the log for an event: {"type":"train","step":...}. Types: header, train, val, tensor, gemm,
+/// weight, layer, alarm, checkpoint, switch. Of an operand the selected statistics are written.
 std::string json_line(const HeaderEvent& e);
 std::string json_line(const TrainEvent& e);
 std::string json_line(const EvalEvent& e);
-std::string json_line(const QuantEvent& e);
+std::string json_line(const QuantEvent& e, const TelemetrySelection& selection = {});
+std::string json_line(const GemmEvent& e);
+std::string json_line(const WeightEvent& e);
+std::string json_line(const LayerEvent& e);
 std::string json_line(const AlarmEvent& e);
 std::string json_line(const CheckpointEvent& e);
 std::string json_line(const SwitchEvent& e);
@@ -64,19 +68,25 @@ class MetricsJsonl final : public Sink {
   LineFile file_;
 };
 
-/// telemetry.jsonl: header and tensor lines, one per layer x GEMM x operand and measured step.
+/// telemetry.jsonl: the header; of each measured step a tensor line a layer x GEMM x operand, a gemm line a
+/// layer x GEMM, a weight line a linear and a layer line a sublayer, as far as they are selected.
 class TelemetryJsonl final : public Sink {
  public:
-  explicit TelemetryJsonl(const std::filesystem::path& path, std::optional<std::int64_t> resume_step = {})
-      : file_(path, resume_step) {}
+  explicit TelemetryJsonl(const std::filesystem::path& path, std::optional<std::int64_t> resume_step = {},
+                          TelemetrySelection selection = {})
+      : file_(path, resume_step), selection_(std::move(selection)) {}
   void on(const HeaderEvent& e) override {
     if (file_.empty()) file_.write(json_line(e));
   }
-  void on(const QuantEvent& e) override { file_.write(json_line(e)); }
+  void on(const QuantEvent& e) override { file_.write(json_line(e, selection_)); }
+  void on(const GemmEvent& e) override { file_.write(json_line(e)); }
+  void on(const WeightEvent& e) override { file_.write(json_line(e)); }
+  void on(const LayerEvent& e) override { file_.write(json_line(e)); }
   void sync() override { file_.sync(); }
 
  private:
   LineFile file_;
+  TelemetrySelection selection_;
 };
 
 }  // namespace nibble

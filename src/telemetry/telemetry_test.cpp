@@ -298,6 +298,42 @@ TEST(AlarmMonitor, ALastingConditionIsOneAlarm) {
   EXPECT_THAT(again[0].text, StartsWith("blocks.1.attn.qkv dgrad operand dy: 60 %"));
 }
 
+TEST(AlarmMonitor, ARiseWithinTheWindowIsSeenHoweverSlowAndEveryAlarmSaysWhatToDo) {
+  AlarmMonitor monitor({.rise_octaves = 3, .rise_window = 8});
+  QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .sqnr_db = 20};
+  std::vector<AlarmEvent> alarms;
+  for (int i = 0; i < 20 && alarms.empty(); ++i) {
+    e.amax = std::exp2(i < 10 ? 0.1 * i : 1 + 0.5 * (i - 10));  // 0.1, then 0.5 octaves a measurement
+    alarms = monitor.inspect(e);
+  }
+  ASSERT_EQ(alarms.size(), 1u);
+  EXPECT_EQ(alarms[0].rule, "amax_rise");
+  EXPECT_GT(*alarms[0].value, 3);
+  EXPECT_EQ(*alarms[0].threshold, 3);
+  EXPECT_THAT(alarms[0].remedy, HasSubstr("precision.keep_bf16 = [\"blocks.1.mlp.down\"]"));
+  EXPECT_THAT(alarms[0].text, HasSubstr("fprop operand x"));
+  EXPECT_THAT(json_line(alarms[0]), HasSubstr("\"threshold\":3"));
+}
+
+TEST(CheckGemm, AnErrorThatRoundingExplainsIsStillSaidAboveTheThreshold) {
+  const GemmCheck c{
+      .step = 3, .where = {"a", 0, "wgrad", ""}, .relative_error = 0.3, .sqnr_a_db = 9, .sqnr_b_db = 17};
+  EXPECT_FALSE(check_gemm(c, {}));
+  const auto alarm = check_gemm(c, {.output_error = 0.2});
+  ASSERT_TRUE(alarm);
+  EXPECT_EQ(alarm->rule, "output_error");
+  EXPECT_EQ(alarm->severity, Severity::Warning);
+}
+
+TEST(TelemetryJsonl, WritesTheSelectedStatisticsAndWhatAlarmsNeed) {
+  const std::string line =
+      json_line(QuantEvent{.step = 1, .mse = 0.5, .cosine = 0.9}, {.statistics = {"mse"}});
+  EXPECT_THAT(line, HasSubstr("\"mse\":0.5"));
+  EXPECT_THAT(line, HasSubstr("\"cur_amax\":"));
+  EXPECT_THAT(line, Not(HasSubstr("cosine")));
+  EXPECT_THAT(json_line(QuantEvent{.cosine = 0.9}), HasSubstr("\"underflows%\":0"));
+}
+
 TEST(AmaxDrift, OneOctaveIsOne) {
   AmaxDrift drift;
   EXPECT_EQ(drift.push(3.0), 0);

@@ -115,6 +115,7 @@ void Learner::begin(View<const std::int32_t> ids_T, View<const std::int32_t> tar
   device().copy_from_host(record(), slot.head.as<StepRecord>(), kStepRecordHead);
   device().copy_from_host(tokens_.data(), slot.tokens.as<std::int32_t>(), tokens_.bytes());
   issue(observer);
+  if (observer != nullptr) observer->issued();
   device().send_to_host(slot.result.as<StepRecord>(), record(), sizeof(StepRecord));
   slot.done = device().mark();
   ++steps_begun_;

@@ -71,7 +71,8 @@ class Learner {
   int in_flight() const { return in_flight_; }
 
   /// Issues one step on ids_T and targets_T, [batch * sequence] tokens in host memory, copied before it
-  /// returns. Throws Error{Runtime} for a token outside the vocabulary.
+  /// returns. What `observer` (or null) asks for is measured on the way, and is there when the step is
+  /// finished. Throws Error{Runtime} for a token outside the vocabulary.
   void begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T, QuantObserver* observer);
 
   /// The oldest step begun. Throws Error{NonFinite} naming step and place; the weights are then those of

@@ -3,11 +3,15 @@
 // bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "models/registry.h"
+#include "telemetry/jsonl_sink.h"
 #include "train/learner.h"
+#include "train/quant_monitor.h"
 
 namespace nibble {
 namespace {
@@ -43,8 +47,19 @@ DecoderSpec tiny(const std::string& family) {
   return make_spec(f);
 }
 
+/// What telemetry said, as the lines of its log.
+struct Telemetry : Sink {
+  using Sink::on;
+  void on(const QuantEvent& e) override { lines.push_back(json_line(e)); }
+  void on(const GemmEvent& e) override { lines.push_back(json_line(e)); }
+  void on(const WeightEvent& e) override { lines.push_back(json_line(e)); }
+  void on(const LayerEvent& e) override { lines.push_back(json_line(e)); }
+  std::vector<std::string> lines;
+};
+
 struct Step {
   StepResult result;
+  std::vector<std::string> telemetry;
   std::vector<std::string> names;
   std::vector<std::vector<float>> grads;
 };
@@ -56,6 +71,8 @@ struct How {
   bool record = true;
   int steps = 1;
   const char* switch_to = nullptr;  ///< the recipe from the third step on
+  int observe = 0;                  ///< every so many steps are measured by telemetry; 0: none
+  std::int64_t micro_batch = 2;
 };
 
 Recipe recipe_of(const Case& c, const How& how) {
@@ -73,7 +90,7 @@ Step some_steps(const Case& c, const How& how) {
                            .schedule = {.peak = 1e-3, .steps = 10},
                            .sequence = 32,
                            .batch = 4,
-                           .micro_batch = 2,
+                           .micro_batch = how.micro_batch,
                            .recompute = how.recompute,
                            .seed = 5,
                            .sr_seed = 6,
@@ -82,9 +99,20 @@ Step some_steps(const Case& c, const How& how) {
   std::vector<std::int32_t> ids(4 * 32 + 1);
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
   Step s;
-  for (int i = 0; i < how.steps; ++i)
-    s.result = learner.step(View<const std::int32_t>(ids.data(), 128),
-                            View<const std::int32_t>(ids.data() + 1, 128), nullptr);
+  QuantMonitor monitor(*device, {}, {});
+  Telemetry telemetry;
+  const auto measured = [&](std::int64_t step) { return how.observe > 0 && step % how.observe == 0; };
+  const auto finish = [&] {
+    s.result = learner.finish();
+    if (measured(learner.steps_done() - 1)) monitor.finish_step(learner.steps_done(), telemetry);
+  };
+  for (int i = 0; i < how.steps; ++i) {
+    learner.begin(View<const std::int32_t>(ids.data(), 128), View<const std::int32_t>(ids.data() + 1, 128),
+                  measured(i) ? &monitor : nullptr);
+    if (learner.in_flight() == Learner::kInFlight) finish();
+  }
+  while (learner.in_flight() > 0) finish();
+  s.telemetry = telemetry.lines;
   for (const ParamStore::Entry& e : learner.params().entries()) {
     s.names.push_back(e.info.name);
     s.grads.push_back(learner.params().read(learner.params().grad(e)));
@@ -143,6 +171,35 @@ TEST_P(StepConformance, WhatIsComputedAgainIsTheSameBytes) {
     for (Recomputation recompute : {Recomputation::Light, Recomputation::Block})
       expect_same(some_steps(GetParam(), {.backend = backend, .recompute = recompute}), kept);
   }
+}
+
+/// A measured step is the step, with two of them in flight, and says the same whatever is computed again.
+TEST_P(StepConformance, MeasuringChangesNoBitAndTwiceSaysTheSame) {
+  for (BackendKind backend : {BackendKind::Ref, BackendKind::Cpu, BackendKind::Cuda}) {
+    if (backend == BackendKind::Cuda && !there_is_a_gpu()) continue;
+    const int steps = backend == BackendKind::Ref ? 1 : 4;
+    const Step plain = some_steps(GetParam(), {.backend = backend, .steps = steps});
+    const Step measured = some_steps(GetParam(), {.backend = backend, .steps = steps, .observe = 1});
+    expect_same(measured, plain);
+    EXPECT_FALSE(measured.telemetry.empty());
+    expect_same(some_steps(GetParam(), {.backend = backend, .steps = steps, .observe = 2}), plain);
+    const How again{.backend = backend, .recompute = Recomputation::Block, .steps = steps, .observe = 1};
+    EXPECT_EQ(some_steps(GetParam(), again).telemetry, measured.telemetry);
+  }
+}
+
+/// Counts of the whole batch, however it is cut.
+TEST(TelemetryConformance, MicroBatchesAddUpToTheBatch) {
+  const Case c{"llama", "nvfp4", 0};
+  const auto count = [&](std::int64_t micro_batch) {
+    std::map<std::string, int> kinds;
+    const Step s = some_steps(c, {.observe = 1, .micro_batch = micro_batch});
+    for (const std::string& line : s.telemetry) ++kinds[line.substr(0, line.find(','))];
+    return std::pair(s.telemetry.size(), kinds);
+  };
+  EXPECT_EQ(count(1), count(4));
+  const auto kinds = count(4).second;
+  EXPECT_EQ(kinds.size(), 4u) << "tensor, gemm, weight and layer lines";
 }
 
 /// The third step is the second time that the record is issued: it must draw its own random bits.

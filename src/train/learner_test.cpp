@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "base/error.h"
@@ -33,12 +34,16 @@ bool accepted(const Recipe& recipe, std::string* why) {
 
 /// An observer that asks for everything, so that telemetry's quantisation runs too.
 struct Everything : QuantObserver {
-  bool wants(const LinearInfo&, Gemm) override { return true; }
-  void on_operand(const LinearInfo&, Gemm, Operand, const QuantSpec&, const QuantStats&) override {
-    ++operands;
+  OperandSums* operand(const LinearInfo& l, Gemm g, Operand o, const QuantSpec&) override {
+    return &operands[fmt::format("{} {} {}", l.name, name(g), operand_name(g, o))];
   }
-  void on_product(const LinearInfo&, Gemm, double error) override { EXPECT_TRUE(std::isfinite(error)); }
-  int operands = 0;
+  DifferenceSums* product(const LinearInfo& l, Gemm g) override {
+    return &products[fmt::format("{} {}", l.name, name(g))];
+  }
+  WeightSums* weight(const LinearInfo& l, const QuantSpec&) override { return &weights[l.name]; }
+  std::map<std::string, OperandSums> operands;
+  std::map<std::string, DifferenceSums> products;
+  std::map<std::string, WeightSums> weights;
 };
 
 /// Runs one step when the check accepts the recipe. Returns whether it did.
@@ -64,7 +69,9 @@ bool agree(const Recipe& recipe, const std::string& what, BackendKind backend) {
     const StepResult r = learner.step(View<const std::int32_t>(ids.data(), kSequence),
                                       View<const std::int32_t>(ids.data() + 1, kSequence), &observer);
     EXPECT_TRUE(std::isfinite(r.loss)) << what;
-    EXPECT_EQ(observer.operands > 0, quantizes(recipe)) << what;
+    EXPECT_EQ(!observer.operands.empty(), quantizes(recipe)) << what;
+    for (const auto& [where, sums] : observer.products)
+      EXPECT_TRUE(std::isfinite(sums.relative_error())) << what << ": " << where;
   } catch (const Error& e) {
     ADD_FAILURE() << what << ": accepted, but the step says: " << e.what();
   }

@@ -57,7 +57,7 @@ Trained trained(const RecipeEdits& edits, bool lost_micro_batches = false, const
   std::vector<std::int32_t> ids(kBatch * kSequence + 1);
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
   const View<const std::int32_t> in(ids.data(), kBatch * kSequence), out(ids.data() + 1, kBatch * kSequence);
-  QuantMonitor monitor({}, {});
+  QuantMonitor monitor(host, {}, {});
   Faults faults;
   Trained run;
   for (int step = 0; step < 5; ++step) {

@@ -77,9 +77,11 @@ struct Alarms : Sink {
 
 /// The faults that a step with this operand raises.
 std::vector<AlarmEvent> faults_of(const std::vector<float>& x, Rounding rounding, Fault fault) {
-  QuantMonitor monitor({}, {});
-  monitor.on_operand(linear(), Gemm::Dgrad, Operand::A, {.format = Format::Nvfp4, .rounding = rounding},
-                     quantised(x, rounding, fault));
+  HostDevice host;
+  QuantMonitor monitor(host, {}, {});
+  monitor.operand(linear(), Gemm::Dgrad, Operand::A, {.format = Format::Nvfp4, .rounding = rounding})
+      ->quantised = quantised(x, rounding, fault);
+  monitor.issued();
   Alarms alarms;
   monitor.finish_step(7, alarms);
   return alarms.faults;
@@ -104,6 +106,81 @@ std::vector<std::pair<std::string, std::vector<float>>> data() {
           {"relu2", fill([&](std::size_t) { return std::pow(std::max(normal(random), 0.0), 2); })},
           {"rows", fill([&](std::size_t row) { return sizes[row] * normal(random); })},
           {"sparse", fill([&](std::size_t) { return random() % 20 ? 0.0 : 1e-6 * normal(random); })}};
+}
+
+struct Log : Sink {
+  void on(const QuantEvent& e) override { operands.push_back(e); }
+  void on(const GemmEvent& e) override { gemms.push_back(e); }
+  void on(const WeightEvent& e) override { weights.push_back(e); }
+  void on(const LayerEvent& e) override { layers.push_back(e); }
+  using Sink::on;
+  std::vector<QuantEvent> operands;
+  std::vector<GemmEvent> gemms;
+  std::vector<WeightEvent> weights;
+  std::vector<LayerEvent> layers;
+};
+
+TEST(QuantMonitor, SumsMeetBeforeTheRatioAndStepsInFlightStayApart) {
+  HostDevice host;
+  QuantMonitor monitor(host, {}, {});
+  const QuantSpec spec{.format = Format::Nvfp4};
+  for (const double error : {3.0, 1.0}) {  // two micro-batches: one large and wrong, one small and right
+    QuantStats s;
+    s.count = 10, s.sum_x2 = error * error, s.sum_e2 = error == 3 ? 9e-2 : 0;
+    monitor.operand(linear(), Gemm::Fprop, Operand::A, spec)->quantised.merge(s);
+    DifferenceSums d;
+    d.sum_e2 = error == 3 ? 0.9 : 0, d.sum_b2 = error * error;
+    monitor.product(linear(), Gemm::Fprop)->merge(d);
+  }
+  monitor.issued();
+  monitor.operand(linear(), Gemm::Fprop, Operand::A, spec)->quantised.amax = 5;
+  monitor.issued();
+  Log first, second;
+  monitor.finish_step(1, first);
+  monitor.finish_step(2, second);
+  ASSERT_EQ(first.operands.size(), 1u);
+  EXPECT_NEAR(first.operands[0].sqnr_db, 10 * std::log10(10 / 9e-2), 1e-9);
+  EXPECT_NEAR(first.gemms.at(0).output_error, 0.3, 1e-9);
+  EXPECT_EQ(second.operands.at(0).amax, 5);
+  EXPECT_TRUE(second.gemms.empty());
+}
+
+TEST(QuantMonitor, MeasuresWhatIsSelectedAlone) {
+  HostDevice host;
+  QuantMonitor monitor(
+      host, {},
+      {.layers = {"blocks.1.*"}, .gemms = {"dgrad"}, .tensors = {"gradient"}, .statistics = {"mse"}});
+  const QuantSpec spec{.format = Format::Nvfp4};
+  EXPECT_NE(monitor.operand(linear(), Gemm::Dgrad, Operand::A, spec), nullptr);
+  EXPECT_EQ(monitor.operand(linear(), Gemm::Dgrad, Operand::B, spec), nullptr);
+  QuantMonitor transposed(host, {}, {.tensors = {"dy"}});
+  EXPECT_NE(transposed.operand(linear(), Gemm::Wgrad, Operand::A, spec), nullptr) << "dy^T is dy";
+  EXPECT_EQ(monitor.operand(linear(), Gemm::Wgrad, Operand::A, spec), nullptr);
+  EXPECT_EQ(monitor.product(linear(), Gemm::Dgrad), nullptr);
+  EXPECT_EQ(monitor.weight(linear(), spec), nullptr);
+  EXPECT_EQ(monitor.residual("blocks.1.mlp", 1), nullptr);
+  EXPECT_EQ(monitor.logits("blocks.1.attention", 1), nullptr);
+}
+
+TEST(QuantMonitor, AWeightThatMovesWithItsCodesHasAnOscillationOfOne) {
+  HostDevice host;
+  QuantMonitor monitor(host, {}, {});
+  WeightSums& w = *monitor.weight(linear(), {.format = Format::Nvfp4});
+  w.update.add(1.1f, 1.0f);
+  w.decoded.add(1.5f, 1.0f);
+  w.gradient.add(0);
+  w.gradient.add(2);
+  monitor.residual("blocks.1.mlp", 1)->add(-3);
+  monitor.issued();
+  Log log;
+  monitor.finish_step(1, log);
+  ASSERT_EQ(log.weights.size(), 1u);
+  EXPECT_NEAR(log.weights[0].oscillation, 5, 1e-5);
+  EXPECT_EQ(log.weights[0].gradient_zeros, 0.5);
+  EXPECT_EQ(log.weights[0].changed, 1);
+  ASSERT_EQ(log.layers.size(), 1u);
+  EXPECT_EQ(log.layers[0].residual_rms, 3);
+  EXPECT_TRUE(std::isnan(log.layers[0].attention_logit_max));
 }
 
 TEST(PlantedFault, NoneIsSeenInASoundQuantiserWhateverTheData) {

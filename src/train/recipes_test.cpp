@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "base/error.h"
@@ -22,14 +23,16 @@ constexpr std::int64_t kSequence = 32;
 DecoderSpec model() { return tiny_model(5, 96, kSequence); }
 
 struct Everything : QuantObserver {
-  bool wants(const LinearInfo&, Gemm) override { return true; }
-  void on_operand(const LinearInfo& l, Gemm g, Operand, const QuantSpec& spec, const QuantStats& s) override {
-    ++operands;
-    EXPECT_GT(s.sqnr_db(), 5) << l.name << " " << name(g) << " " << format_name(spec);
+  OperandSums* operand(const LinearInfo& l, Gemm g, Operand o, const QuantSpec&) override {
+    return &operands[fmt::format("{} {} {}", l.name, name(g), operand_name(g, o))];
   }
-  void on_product(const LinearInfo&, Gemm, double error) override { worst = std::max(worst, error); }
-  int operands = 0;
-  double worst = 0;
+  DifferenceSums* product(const LinearInfo& l, Gemm g) override {
+    return &products[fmt::format("{} {}", l.name, name(g))];
+  }
+  WeightSums* weight(const LinearInfo& l, const QuantSpec&) override { return &weights[l.name]; }
+  std::map<std::string, OperandSums> operands;
+  std::map<std::string, DifferenceSums> products;
+  std::map<std::string, WeightSums> weights;
 };
 
 struct Outcome {
@@ -59,7 +62,15 @@ Outcome one_step(const Recipe& recipe, BackendKind backend) {
                  View<const std::int32_t>(ids.data() + 1, kSequence), nullptr);
   const StepResult r = learner.step(View<const std::int32_t>(ids.data(), kSequence),
                                     View<const std::int32_t>(ids.data() + 1, kSequence), &observer);
-  return {r.loss, observer.worst, observer.operands};
+  Outcome out{.loss = r.loss, .operands = static_cast<int>(observer.operands.size())};
+  for (const auto& [where, sums] : observer.operands)
+    EXPECT_GT(sums.quantised.sqnr_db(), 5) << where << " under " << recipe.name;
+  for (const auto& [where, sums] : observer.products) out.worst = std::max(out.worst, sums.relative_error());
+  for (const auto& [where, sums] : observer.weights) {
+    EXPECT_GT(sums.update.relative_error(), 0) << where;
+    EXPECT_GT(sums.gradient.count, 0) << where;
+  }
+  return out;
 }
 
 class CatalogueRecipes : public ::testing::TestWithParam<BackendKind> {};

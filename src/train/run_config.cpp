@@ -64,7 +64,10 @@ class Reader {
 
   void section(const char* name, const char*) {
     section_ = name;
-    table_ = root_[name].as_table();
+    const auto dot = section_.find('.');
+    table_ = root_[section_.substr(0, dot)].as_table();
+    if (dot != std::string::npos && table_ != nullptr)
+      table_ = (*table_)[section_.substr(dot + 1)].as_table();
   }
   template <class T>
   void operator()(const char* name, T& value, Effect, const char*) {
@@ -141,17 +144,19 @@ struct KnownNames {
   std::vector<std::string> keys;      ///< "training.steps"
   std::set<std::string> texts;        ///< the keys that hold a string
   std::set<std::string> lists;        ///< the keys that hold a list of tables: "precision.override"
+  std::set<std::string> tables;       ///< the keys that hold a table: "telemetry.alarms"
 
   KnownNames() {
     for (const ConfigKey& key : config_keys()) {
-      const bool list_entry = key.section.find('.') != std::string::npos;
-      if (list_entry) lists.insert(key.section);
-      if (!list_entry && std::find(sections.begin(), sections.end(), key.section) == sections.end())
+      const bool nested = key.section.find('.') != std::string::npos;
+      if (nested) (key.in_list ? lists : tables).insert(key.section);
+      if (!nested && std::find(sections.begin(), sections.end(), key.section) == sections.end())
         sections.push_back(key.section);
       keys.push_back(key.section + "." + key.name);
       if (key.type == "string") texts.insert(keys.back());
     }
     keys.insert(keys.end(), lists.begin(), lists.end());
+    keys.insert(keys.end(), tables.begin(), tables.end());
   }
   bool has_section(const std::string& name) const {
     return std::find(sections.begin(), sections.end(), name) != sections.end();
@@ -213,6 +218,14 @@ void check_names(const toml::table& root, const KnownNames& known, const Origins
         if (entry.is_table()) check_table_keys(list, *entry.as_table(), known, origins);
       }
     }
+    for (const std::string& name : known.tables) {
+      if (name.compare(0, section.size() + 1, section + ".") != 0) continue;
+      const toml::node* inner = node.as_table()->get(name.substr(section.size() + 1));
+      if (inner == nullptr) continue;
+      check_usage(inner->is_table(), "{}: {} must be a table, under [{}]", origins.of(name, *inner), name,
+                  name);
+      check_table_keys(name, *inner->as_table(), known, origins);
+    }
   }
 }
 
@@ -236,10 +249,14 @@ void apply_set(toml::table& root, const std::string& text, const KnownNames& kno
   const std::size_t dot = key.find('.');
   check_usage(equals != std::string::npos && dot != std::string::npos && dot > 0 && dot + 1 < key.size(),
               "--set {}: expected section.key=value, for example --set training.steps=200", text);
-  const std::string section = key.substr(0, dot), name = key.substr(dot + 1), value = text.substr(equals + 1);
+  std::string section = key.substr(0, dot), name = key.substr(dot + 1);
+  const std::string value = text.substr(equals + 1);
   check_usage(known.has_section(section), "--set {}: unknown section \"{}\"{}", text, section,
               did_you_mean(section, known.sections, 1));
   if (!known.has_key(key)) unknown_key("--set " + text, section, name, known);
+  const std::string table_name = key.substr(0, key.rfind('.'));
+  const bool is_nested = known.tables.count(table_name) != 0;
+  if (is_nested) name = key.substr(key.rfind('.') + 1);
   const bool is_switch = key.compare(0, 17, "precision.switch.") == 0;
   check_usage(
       name.find('.') == std::string::npos,
@@ -253,6 +270,12 @@ void apply_set(toml::table& root, const std::string& text, const KnownNames& kno
   if (root.get(section) == nullptr) root.insert_or_assign(section, toml::table{});
   toml::table* table = root[section].as_table();
   check_usage(table != nullptr, "--set {}: \"{}\" is not a section in the file", text, section);
+  if (is_nested) {
+    const std::string inner = table_name.substr(section.size() + 1);
+    if (table->get(inner) == nullptr) table->insert_or_assign(inner, toml::table{});
+    table = (*table)[inner].as_table();
+    check_usage(table != nullptr, "--set {}: \"{}\" is not a table in the file", text, table_name);
+  }
   parsed.get("value")->visit([&](auto& node) { table->insert_or_assign(name, std::move(node)); });
 }
 

@@ -11,6 +11,7 @@
 #include "models/registry.h"
 #include "models/spec.h"
 #include "recipe/recipe.h"
+#include "telemetry/alarms.h"
 
 /// A run as its TOML file says it. Every key, its default and its meaning stand in one list
 /// (run_config_keys.h), from which reading, writing, documentation and the resume check are made.
@@ -121,7 +122,8 @@ struct MetricsSection {
 
 struct TelemetrySection {
   std::int64_t every = 50;
-  std::vector<std::string> layers;
+  std::vector<std::string> layers, gemms, tensors, statistics;
+  AlarmRules alarms;
   friend bool operator==(const TelemetrySection&, const TelemetrySection&) = default;
 };
 
@@ -201,6 +203,7 @@ void check_can_resume(const RunConfig& before, const RunConfig& now);
 struct ConfigKey {
   std::string section, name, type, default_text, meaning;
   bool maths = false;
+  bool in_list = false;  ///< of the tables of a list, such as [[precision.override]]
 };
 
 /// Every key with type, default and meaning, in the order of the file.

@@ -14,6 +14,7 @@
 #include "base/nearest.h"
 #include "models/hf_names.h"
 #include "quant/format_names.h"
+#include "telemetry/statistics.h"
 #include "train/run_config.h"
 
 namespace nibble {
@@ -141,6 +142,22 @@ void check_switches(const RunConfig& c) {
   }
 }
 
+void check_telemetry(const TelemetrySection& t) {
+  at_least("telemetry.every", t.every, 0);
+  for (const std::string& gemm : t.gemms) one_of("telemetry.gemms", gemm, {"fprop", "dgrad", "wgrad"});
+  for (const std::string& tensor : t.tensors)
+    one_of("telemetry.tensors", tensor, {"x", "w", "dy", "activation", "weight", "gradient"});
+  const std::vector<std::string> names = statistic_names();
+  for (const std::string& s : t.statistics) one_of("telemetry.statistics", s, names);
+  const AlarmRules& a = t.alarms;
+  at_least("telemetry.alarms.drift_after", a.drift_after, 0);
+  at_least("telemetry.alarms.rise_window", a.rise_window, 1);
+  at_least("telemetry.alarms.gradient_steps", a.gradient_steps, 1);
+  for (const auto& [key, share] :
+       {std::pair{"flushed", a.flushed}, {"scale_max", a.scale_max}, {"scale_zero", a.scale_zero}})
+    between((std::string("telemetry.alarms.") + key).c_str(), share, 0, 1);
+}
+
 void check_rest(const RunConfig& c) {
   check_usage(c.model.preset.empty() || c.model.path.empty(),
               "model.preset and model.path are both given; a model comes from one of them");
@@ -151,7 +168,7 @@ void check_rest(const RunConfig& c) {
   at_least("checkpoint.every", c.checkpoint.every, 0);
   at_least("checkpoint.keep", c.checkpoint.keep, 1);
   at_least("metrics.progress", c.metrics.progress, 1);
-  at_least("telemetry.every", c.telemetry.every, 0);
+  check_telemetry(c.telemetry);
   at_least("eval.every", c.eval.every, 0);
   at_least("eval.sequences", c.eval.sequences, 1);
   at_least("protocol.pairs", c.protocol.pairs, 1);

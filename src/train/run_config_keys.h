@@ -189,6 +189,31 @@ void visit_precision(C& c, V& v) {
            "Another recipe from a step on, without a restart; a table each, in the order of their steps.");
 }
 
+template <class A, class V>
+void visit_alarms(A& a, V& v) {
+  v.section("telemetry.alarms",
+            "Thresholds of the alarms; a protocol freezes them. A Fault among them fails a verdict.");
+  v("drift_octaves", a.drift_octaves, kNone, "warning: log2 amax above its moving mean");
+  v("drift_after", a.drift_after, kNone, "measurements of an operand before its amax is judged");
+  v("rise_octaves", a.rise_octaves, kNone, "warning: log2 amax above the smallest of the window");
+  v("rise_window", a.rise_window, kNone, "measurements of that window");
+  v("flushed", a.flushed, kNone, "warning: share of non-zero values that decode to zero");
+  v("sqnr_db", a.sqnr_db, kNone, "warning: SQNR of an operand below it");
+  v("scale_max", a.scale_max, kNone, "warning: share of block scales at the largest code");
+  v("scale_zero", a.scale_zero, kNone, "warning: share of blocks that are not zero but whose scale is");
+  v("output_error", a.output_error, kNone, "warning: relative error of a GEMM's output against BF16");
+  v("gemm_warning", a.gemm_warning, kNone, "warning: times the error that the operands' SQNR explains");
+  v("gemm_warning_floor", a.gemm_warning_floor, kNone, "never below this error");
+  v("gemm_fault", a.gemm_fault, kNone, "fault: times the error that the operands' SQNR explains");
+  v("gemm_fault_floor", a.gemm_fault_floor, kNone, "never below this error");
+  v("gain_fault", a.gain_fault, kNone, "fault: distance of an operand's gain from 1");
+  v("bias_fault", a.bias_fault, kNone, "fault: growth or shrink under stochastic rounding");
+  v("bias_sigmas", a.bias_sigmas, kNone, "beyond so many standard errors");
+  v("full_codes", a.full_codes, kNone, "fault: values at the largest code, a block, below it");
+  v("gradient_steps", a.gradient_steps, kNone, "first steps whose gradient norms two arms compare");
+  v("gradient_fault", a.gradient_fault, kNone, "fault: distance of their median ratio from 1");
+}
+
 template <class C, class V>
 void visit_around(C& c, V& v) {
   v.section("parallel", "Ranks.");
@@ -202,6 +227,11 @@ void visit_around(C& c, V& v) {
   v.section("telemetry", "What quantisation does, a layer, GEMM and operand at a time.");
   v("every", c.telemetry.every, kNone, "steps between measurements; 0: never");
   v("layers", c.telemetry.layers, kNone, "globs over names of linears; empty: all");
+  v("gemms", c.telemetry.gemms, kNone, "of fprop, dgrad, wgrad; empty: all");
+  v("tensors", c.telemetry.tensors, kNone, "of x, w, dy (or activation, weight, gradient); empty: all");
+  v("statistics", c.telemetry.statistics, kNone,
+    "names of docs/howto/telemetry.md; empty: all. What alarms need of an operand is logged with any other");
+  visit_alarms(c.telemetry.alarms, v);
   v.section("eval", "Validation loss on fixed sequences.");
   v("every", c.eval.every, kNone,
     "of `nibble train`: steps between evaluations; 0: every 5 % of the run. `nibble validate` evaluates at "

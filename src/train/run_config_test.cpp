@@ -374,6 +374,33 @@ INSTANTIATE_TEST_SUITE_P(All, ShippedConfig,
                                            "experiments/ladder-50m.toml", "experiments/ladder-100m.toml",
                                            "experiments/ladder-200m.toml"));
 
+TEST(Alarms, AreATableOfThresholdsInTheFileAndOnTheCommandLine) {
+  const RunConfig c = parse("[telemetry]\nevery = 7\n[telemetry.alarms]\nflushed = 0.25\nrise_window = 9\n");
+  EXPECT_EQ(c.telemetry.every, 7);
+  EXPECT_EQ(c.telemetry.alarms.flushed, 0.25);
+  EXPECT_EQ(c.telemetry.alarms.rise_window, 9);
+  EXPECT_EQ(parse(to_toml(c)), c);
+  EXPECT_EQ(parse("", {"telemetry.alarms.sqnr_db=12"}).telemetry.alarms.sqnr_db, 12);
+  EXPECT_EQ(
+      parse("[telemetry.alarms]\nflushed = 0.25\n", {"telemetry.alarms.sqnr_db=12"}).telemetry.alarms.flushed,
+      0.25);
+  EXPECT_EQ(maths_values(c), maths_values(RunConfig{})) << "a threshold changes no number of the run";
+}
+
+TEST(Alarms, WrongKeysAndValuesAreNamed) {
+  const auto says = [](const std::string& text, const char* part, const std::vector<std::string>& sets = {}) {
+    EXPECT_THAT(parse_error(text, sets), HasSubstr(part));
+  };
+  says("[telemetry.alarms]\nflush = 0.2\n", "did you mean \"telemetry.alarms.flushed\"");
+  says("[telemetry]\nalarms = 3\n", "under [telemetry.alarms]");
+  says("[telemetry.alarms]\nflushed = 2.0\n", "telemetry.alarms.flushed");
+  says("[telemetry.alarms]\nflushed = \"much\"\n", "telemetry.alarms.flushed must be a number");
+  says("[telemetry]\nstatistics = [\"snqr_db\"]\n", "did you mean \"sqnr_db\"");
+  says("[telemetry]\ngemms = [\"forward\"]\n", "telemetry.gemms");
+  says("", "telemetry.alarms.rise_window", {"telemetry.alarms.rise_window=0"});
+  says("", "did you mean", {"telemetry.alarms.rise_windw=3"});
+}
+
 TEST(Quickstart, FitsItsBudget) {
   const RunConfig c = load_run_config(NIBBLE_SOURCE_DIR "/configs/quickstart.toml");
   double matmul = 0;

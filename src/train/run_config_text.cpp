@@ -123,8 +123,8 @@ class KeyCollector {
   template <class T>
   void operator()(const char* name, const T& value, Effect effect, const char* meaning) {
     const std::string text = toml_text(value);
-    keys_.push_back(
-        {section_, name, type_name(value), text.empty() ? "unset" : text, meaning, effect == Effect::Maths});
+    keys_.push_back({section_, name, type_name(value), text.empty() ? "unset" : text, meaning,
+                     effect == Effect::Maths, in_list_});
   }
   template <class Entry>
   void tables(const char* name, const std::vector<Entry>&, const char* meaning) {
@@ -132,7 +132,9 @@ class KeyCollector {
     section_ = outer + "." + name;
     meanings_.emplace_back(section_, meaning);
     const Entry defaults;
+    in_list_ = true;
     config::visit_entry(defaults, *this);
+    in_list_ = false;
     section_ = outer;
   }
   std::vector<ConfigKey> keys_;
@@ -140,6 +142,7 @@ class KeyCollector {
 
  private:
   std::string section_;
+  bool in_list_ = false;
 };
 
 KeyCollector collect_keys() {
@@ -197,7 +200,7 @@ std::string config_reference() {
       for (const auto& [name, text] : collector.meanings_) {
         if (name == section) meaning = text;
       }
-      const bool list = section.find('.') != std::string::npos;
+      const bool list = key.in_list;
       out += fmt::format("\n{}{}{}  {}\n", list ? "[[" : "[", section, list ? "]]" : "]", meaning);
     }
     out += fmt::format("  {:<24}{} {:<8} {:<12} {}\n", key.name, key.maths ? '*' : ' ', key.type,

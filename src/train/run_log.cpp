@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "telemetry/statistics.h"
 
 namespace nibble {
 namespace {
@@ -78,18 +79,22 @@ AlarmEvent alarm_from(const Json& j) {
   AlarmEvent e;
   e.step = j.at("step"), e.severity = severity_from(j.at("severity")), e.rule = j.at("rule");
   e.where = where_from(j), e.text = j.at("text");
+  if (j.contains("value")) e.value = number(j.at("value"));
+  if (j.contains("threshold")) e.threshold = number(j.at("threshold"));
+  if (j.contains("remedy")) e.remedy = j.at("remedy");
   return e;
 }
 
 QuantEvent quant_from(const Json& j) {
   QuantEvent e{.step = j.at("step"), .where = where_from(j), .format = j.at("format")};
-  e.amax = number(j.at("amax")), e.amax_drift = number(j.at("amax_drift")),
-  e.flushed = number(j.at("flushed"));
-  e.saturated = number(j.at("saturated")), e.zero_blocks = number(j.at("zero_blocks"));
-  e.scale_max = number(j.at("scale_max")), e.scale_subnormal = number(j.at("scale_subnormal"));
-  e.scale_zero = number(j.at("scale_zero")), e.sqnr_db = number(j.at("sqnr_db"));
-  e.mse = number(j.at("mse")), e.bias = number(j.at("bias"));
-  e.scale_log2 = j.at("scale_log2").get<std::array<std::int64_t, 16>>();
+  for (const Statistic& s : operand_statistics()) {
+    // Logs of before 0.2 call cur_amax amax.
+    const auto found = j.contains(s.name) || s.value != &QuantEvent::amax ? j.find(s.name) : j.find("amax");
+    e.*s.value = found == j.end() ? std::numeric_limits<double>::quiet_NaN() : number(*found);
+  }
+  using Bins = std::array<std::int64_t, 16>;
+  if (j.contains(kScaleHistogram)) e.scale_log2 = j.at(kScaleHistogram).get<Bins>();
+  if (j.contains(kCodeHistogram)) e.codes = j.at(kCodeHistogram).get<Bins>();
   return e;
 }
 

@@ -111,7 +111,11 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
   plan.checkpoint_every = config_.checkpoint.every;
   plan.checkpoint_keep = static_cast<int>(config_.checkpoint.keep);
   plan.telemetry_every = config_.telemetry.every;
-  plan.telemetry_layers = config_.telemetry.layers;
+  plan.telemetry = {.layers = config_.telemetry.layers,
+                    .gemms = config_.telemetry.gemms,
+                    .tensors = config_.telemetry.tensors,
+                    .statistics = config_.telemetry.statistics};
+  plan.alarms = config_.telemetry.alarms;
   plan.identity = contract();
   plan.identity["precision"] = maths_hash(config_, true);
   HeaderEvent& h = plan.header;

@@ -7,6 +7,7 @@
 // updates nothing.
 #include "ops/adamw/adamw.h"
 #include "train/learner.h"
+#include "train/weight_probe.h"
 
 namespace nibble {
 
@@ -24,9 +25,15 @@ void Learner::compute(QuantObserver* observer) {
     model_.train(ctx, ids().rows(begin, micro), targets().rows(begin, micro), loss_T.rows(begin, micro),
                  1.0f / static_cast<float>(tokens));
   }
+  const std::vector<KeptWeight> kept =
+      observer == nullptr
+          ? std::vector<KeptWeight>{}
+          : keep_weights(stream_, arena_, params_, linears_,
+                         plan_of_step(config_.recipe, linears_, steps_begun_), steps_begun_, *observer);
   sum(stream_, {.x_N = loss_T, .sum = &record()->loss_sum});
   optimizer_step(stream_, config_.optimizer, flat_, record());
   if (amaxes_) amaxes_->push(stream_, steps_begun_, record());
+  compare_weights(stream_, params_, kept);
 }
 
 }  // namespace nibble

@@ -49,7 +49,7 @@ class Run {
         signals_(signals),
         checkpoints_(plan.directory / "checkpoints"),
         validation_(data.validation.batch(0, data.validation.count())),
-        monitor_(plan.alarms, plan.telemetry_layers) {
+        monitor_(learner.device(), plan.alarms, plan.telemetry) {
     std::filesystem::create_directories(checkpoints_);
     clean_temporary(checkpoints_, kCheckpointPrefix);
     if (plan.resume) restore();
@@ -115,7 +115,7 @@ class Run {
       recall(*from);
     }
     sinks_.add(std::make_shared<MetricsJsonl>(plan_.directory / "metrics.jsonl", from));
-    sinks_.add(std::make_shared<TelemetryJsonl>(plan_.directory / "telemetry.jsonl", from));
+    sinks_.add(std::make_shared<TelemetryJsonl>(plan_.directory / "telemetry.jsonl", from, plan_.telemetry));
     sinks_.add(std::make_shared<Recorder>(result_));
     if (console) sinks_.add(console);
     sinks_.on(plan_.header);
@@ -160,22 +160,18 @@ class Run {
 
   /// Whether something is done after this many steps that needs them finished.
   bool looks_at(std::int64_t done) const {
-    return evaluates_at(done) || measures(done - 1) ||
-           (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0);
+    return evaluates_at(done) || (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0);
   }
 
   /// Begins a step and finishes the one before it: while a device computes, the host fetches the next batch.
-  /// A device without a queue of its own, and a measured step, are finished at once.
+  /// A device without a queue of its own is finished at once.
   void begin_step() {
     const std::int64_t step = learner_.steps_begun();
     const Batch batch = data_.order.batch(step, learner_.config().batch);
-    const bool measured = measures(step);
-    if (measured) drain();
-    learner_.begin(view_of(batch.ids), view_of(batch.targets), measured ? &monitor_ : nullptr);
+    learner_.begin(view_of(batch.ids), view_of(batch.targets), measures(step) ? &monitor_ : nullptr);
     hashes_.push_back(batch.hash);
-    const bool queued = learner_.device().kind() == BackendKind::Cuda && !measured;
+    const bool queued = learner_.device().kind() == BackendKind::Cuda;
     while (learner_.in_flight() > (queued ? 1 : 0)) finish_step();
-    if (measured) monitor_.finish_step(learner_.steps_done(), sinks_);
   }
 
   void drain() {
@@ -197,6 +193,7 @@ class Run {
     e.batch_hash = hashes_.front();
     hashes_.pop_front();
     sinks_.on(e);
+    if (measures(e.step - 1)) monitor_.finish_step(e.step, sinks_);
     announce_switches(sinks_);
   }
 

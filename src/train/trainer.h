@@ -12,6 +12,7 @@
 #include "data/sampler.h"
 #include "telemetry/alarms.h"
 #include "telemetry/events.h"
+#include "telemetry/statistics.h"
 #include "tokenizer/tokenizer.h"
 #include "train/learner.h"
 #include "train/signals.h"
@@ -27,12 +28,12 @@ struct RunData {
 
 /// One training run apart from what it computes: where it lives and when it looks, saves and measures.
 struct RunPlan {
-  std::filesystem::path directory;            ///< metrics.jsonl, telemetry.jsonl, checkpoints/
-  std::vector<std::int64_t> eval_steps;       ///< after these many steps; ascending
-  std::int64_t checkpoint_every = 0;          ///< steps; 0: at the end only
-  int checkpoint_keep = 2;                    ///< 0: all
-  std::int64_t telemetry_every = 0;           ///< steps; 0: never. The first step is always measured then
-  std::vector<std::string> telemetry_layers;  ///< globs over linear names; empty: all
+  std::filesystem::path directory;       ///< metrics.jsonl, telemetry.jsonl, checkpoints/
+  std::vector<std::int64_t> eval_steps;  ///< after these many steps; ascending
+  std::int64_t checkpoint_every = 0;     ///< steps; 0: at the end only
+  int checkpoint_keep = 2;               ///< 0: all
+  std::int64_t telemetry_every = 0;      ///< steps; 0: never. The first step is always measured then
+  TelemetrySelection telemetry;          ///< what is measured then
   AlarmRules alarms;
   HeaderEvent header;                           ///< first line of the logs
   std::map<std::string, std::string> identity;  ///< see CheckpointState

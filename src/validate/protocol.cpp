@@ -144,6 +144,7 @@ Protocol make_protocol(const ProtocolInput& in) {
   p.eval_steps = eval_schedule(s, p.windows);
   p.switch_steps = s.switch_steps;
   p.noise = in.noise;
+  p.alarms = in.alarms;
   for (int pair = 1; pair <= in.pairs; ++pair) {
     const std::string folder = pair == 1 ? "" : fmt::format("pair_{:02}/", pair);
     const std::uint64_t shift = static_cast<std::uint64_t>(pair - 1);

@@ -119,6 +119,7 @@ struct ProtocolInput {
   bool aa_arm = true;
   double limit = 0;  ///< 0: from the model's size
   NoiseRule noise;
+  AlarmRules alarms;
 };
 
 /// The A/A arm's stochastic-rounding seed: (sr_seed xor K) mod 2^53 with K = 0x1779B97F4A7C15. Below 2^53, so

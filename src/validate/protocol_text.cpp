@@ -31,22 +31,29 @@ DecisionWindow window_from(const json& j) {
 }
 
 json alarms_json(const AlarmRules& a) {
-  return {{"drift_octaves", a.drift_octaves},
-          {"drift_after", a.drift_after},
-          {"flushed", a.flushed},
-          {"sqnr_db", a.sqnr_db},
-          {"scale_max", a.scale_max},
-          {"scale_zero", a.scale_zero},
-          {"gemm_warning", a.gemm_warning},
-          {"gemm_warning_floor", a.gemm_warning_floor},
-          {"gemm_fault", a.gemm_fault},
-          {"gemm_fault_floor", a.gemm_fault_floor},
-          {"gain_fault", a.gain_fault},
-          {"bias_fault", a.bias_fault},
-          {"bias_sigmas", a.bias_sigmas},
-          {"full_codes", a.full_codes},
-          {"gradient_steps", a.gradient_steps},
-          {"gradient_fault", a.gradient_fault}};
+  json j = {{"drift_octaves", a.drift_octaves},
+            {"drift_after", a.drift_after},
+            {"flushed", a.flushed},
+            {"sqnr_db", a.sqnr_db},
+            {"scale_max", a.scale_max},
+            {"scale_zero", a.scale_zero},
+            {"gemm_warning", a.gemm_warning},
+            {"gemm_warning_floor", a.gemm_warning_floor},
+            {"gemm_fault", a.gemm_fault},
+            {"gemm_fault_floor", a.gemm_fault_floor},
+            {"gain_fault", a.gain_fault},
+            {"bias_fault", a.bias_fault},
+            {"bias_sigmas", a.bias_sigmas},
+            {"full_codes", a.full_codes},
+            {"gradient_steps", a.gradient_steps},
+            {"gradient_fault", a.gradient_fault}};
+  // Younger than the first protocols: written where they say something, so that the hash of an older protocol
+  // stays what its arms carry.
+  const AlarmRules usual;
+  if (a.rise_octaves != usual.rise_octaves) j["rise_octaves"] = a.rise_octaves;
+  if (a.rise_window != usual.rise_window) j["rise_window"] = a.rise_window;
+  if (a.output_error != usual.output_error) j["output_error"] = a.output_error;
+  return j;
 }
 
 json noise_json(const NoiseRule& n) {
@@ -74,6 +81,9 @@ NoiseRule noise_from(const json& j) {
 AlarmRules alarms_from(const json& j) {
   return {.drift_octaves = j.at("drift_octaves"),
           .drift_after = j.at("drift_after"),
+          .rise_octaves = j.value("rise_octaves", AlarmRules{}.rise_octaves),
+          .rise_window = j.value("rise_window", AlarmRules{}.rise_window),
+          .output_error = j.value("output_error", AlarmRules{}.output_error),
           .flushed = j.at("flushed"),
           .sqnr_db = j.at("sqnr_db"),
           .scale_max = j.at("scale_max"),

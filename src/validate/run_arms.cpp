@@ -273,7 +273,8 @@ Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noi
                      .pairs = static_cast<int>(c.protocol.pairs),
                      .aa_arm = c.protocol.aa_arm,
                      .limit = c.protocol.limit,
-                     .noise = noise});
+                     .noise = noise,
+                     .alarms = c.telemetry.alarms});
   p.contract = setup.contract();
   p.contract["precision"] = maths_hash(c, true);
   return p;

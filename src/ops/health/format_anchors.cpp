@@ -270,17 +270,14 @@ QuantStats measure_format(Stream& stream, ConstRealView x, const QuantSpec& spec
     rotate(stream, rotation_of(spec, x, false, key, rotated));
     before = View<const bf16>(rotated).slice(1, 0, x.size(1));
   }
-  QuantStats stats;
-  measure_quant(stream, {.x_RC = before,
-                         .values = c.values,
-                         .codes = c.codes,
-                         .scales = c.scales,
-                         .spec = spec,
-                         .amax = c.amax.data(),
-                         .scale = c.scale.data(),
-                         .out = &stats,
-                         .row_amax = c.row_amax});
-  return stats;
+  return measured_quant(stream, {.x_RC = before,
+                                 .values = c.values,
+                                 .codes = c.codes,
+                                 .scales = c.scales,
+                                 .spec = spec,
+                                 .amax = c.amax.data(),
+                                 .scale = c.scale.data(),
+                                 .row_amax = c.row_amax});
 }
 
 namespace {

@@ -39,10 +39,13 @@ void expect_same(const QuantStats& a, const QuantStats& b, double relative, cons
                      &QuantStats::scale_subnormal, &QuantStats::scale_zero})
     EXPECT_EQ(a.*count, b.*count) << what;
   EXPECT_TRUE(std::equal(a.scale_histogram, a.scale_histogram + 16, b.scale_histogram)) << what;
-  EXPECT_EQ(a.amax, b.amax) << what;
+  EXPECT_TRUE(std::equal(a.code_histogram, a.code_histogram + 16, b.code_histogram)) << what;
+  for (auto extreme : {&QuantStats::amax, &QuantStats::amin, &QuantStats::block_range,
+                       &QuantStats::scale_inv_min, &QuantStats::scale_inv_max})
+    EXPECT_EQ(a.*extreme, b.*extreme) << what;
   for (auto sum : {&QuantStats::sum_x2, &QuantStats::sum_e2, &QuantStats::sum_xq, &QuantStats::sum_q2})
     EXPECT_NEAR(a.*sum, b.*sum, relative * a.sum_x2) << what;
-  for (auto sum : {&QuantStats::sum_abs, &QuantStats::sum_e})
+  for (auto sum : {&QuantStats::sum_abs, &QuantStats::sum_e, &QuantStats::sum_x})
     EXPECT_NEAR(a.*sum, b.*sum, relative * a.sum_abs) << what;
 }
 

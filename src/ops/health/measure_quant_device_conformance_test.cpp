@@ -27,18 +27,15 @@ QuantStats measure_on(Stream& stream, const TestMatrix& x, const Quantized& q, c
   const HostBuffer row_amax = testing::shared_copy(device, q.row_amax.data(), q.row_amax.size());
   const float numbers[2] = {q.amax, q.scale};
   const HostBuffer both = testing::shared_copy(device, numbers, 2);
-  QuantStats stats;
   MeasureQuant m{.x_RC = transpose ? source.view().transposed() : source.view(), .spec = spec};
   m.amax = both.as<float>();
   m.scale = both.as<float>() + 1;
-  m.out = &stats;
   const QuantizedShape& s = q.shape;
   m.values = View<const bf16>(values.as<bf16>(), s.rows, s.cols);
   if (s.code_cols != 0) m.codes = View<const std::uint8_t>(codes.as<std::uint8_t>(), s.rows, s.code_cols);
   if (s.scale_cols != 0) m.scales = View<const std::uint8_t>(scales.as<std::uint8_t>(), s.rows, s.scale_cols);
   if (!q.row_amax.empty()) m.row_amax = View<const float>(row_amax.as<float>(), s.rows);
-  measure_quant(stream, m);
-  return stats;
+  return measured_quant(stream, m);
 }
 
 void expect_close(const QuantStats& a, const QuantStats& b, double relative, const std::string& what) {
@@ -46,11 +43,16 @@ void expect_close(const QuantStats& a, const QuantStats& b, double relative, con
                      &QuantStats::blocks, &QuantStats::zero_blocks, &QuantStats::scale_max,
                      &QuantStats::scale_subnormal, &QuantStats::scale_zero})
     EXPECT_EQ(a.*count, b.*count) << what;
-  for (int bin = 0; bin < 16; ++bin) EXPECT_EQ(a.scale_histogram[bin], b.scale_histogram[bin]) << what;
-  EXPECT_EQ(a.amax, b.amax) << what;
+  for (int bin = 0; bin < 16; ++bin) {
+    EXPECT_EQ(a.scale_histogram[bin], b.scale_histogram[bin]) << what;
+    EXPECT_EQ(a.code_histogram[bin], b.code_histogram[bin]) << what;
+  }
+  for (auto extreme : {&QuantStats::amax, &QuantStats::amin, &QuantStats::block_range,
+                       &QuantStats::scale_inv_min, &QuantStats::scale_inv_max})
+    EXPECT_EQ(a.*extreme, b.*extreme) << what;
   for (auto sum : {&QuantStats::sum_x2, &QuantStats::sum_e2, &QuantStats::sum_xq, &QuantStats::sum_q2})
     EXPECT_NEAR(a.*sum, b.*sum, relative * a.sum_x2) << what;
-  for (auto sum : {&QuantStats::sum_abs, &QuantStats::sum_e})
+  for (auto sum : {&QuantStats::sum_abs, &QuantStats::sum_e, &QuantStats::sum_x})
     EXPECT_NEAR(a.*sum, b.*sum, relative * a.sum_abs) << what;
 }
 

@@ -27,6 +27,8 @@ void count_element(float x, float q, QuantStats& s) {
   s.sum_e += x < 0.0f ? -e : e;
   s.sum_xq += xd * qd;
   s.sum_q2 += qd * qd;
+  s.sum_x += xd;
+  s.amin = smaller_magnitude(s.amin, std::fabs(x));
 }
 
 bool is_largest(Format format, std::uint8_t code) {
@@ -52,14 +54,14 @@ bool is_largest(Format format, std::uint8_t code) {
   return false;
 }
 
-std::int64_t count_saturated(const MeasureQuant& m, std::int64_t row) {
+void count_codes(const MeasureQuant& m, std::int64_t row, QuantStats& s) {
   const bool packed = info(m.spec.format).element_bits == 4;
-  std::int64_t n = 0;
   for (std::int64_t j = 0; j < m.x_RC.size(1); ++j) {
     const std::uint8_t byte = m.codes(row, packed ? j / 2 : j);
-    n += is_largest(m.spec.format, packed && j % 2 == 1 ? byte >> 4 : byte) ? 1 : 0;
+    const std::uint8_t code = packed && j % 2 == 1 ? byte >> 4 : byte;
+    s.saturated += is_largest(m.spec.format, code) ? 1 : 0;
+    if (packed) ++s.code_histogram[code & 15];
   }
-  return n;
 }
 
 void count_scale(Format format, std::uint8_t bits, QuantStats& s) {
@@ -83,25 +85,38 @@ std::uint8_t scale_byte(const MeasureQuant& m, std::int64_t row, std::int64_t bl
   return static_cast<std::uint8_t>(bits >> 23);
 }
 
-bool all_zero(const ConstRealView& x, std::int64_t row, std::int64_t rows, std::int64_t col,
-              std::int64_t cols) {
+/// Largest and smallest non-zero magnitude of a block.
+struct BlockEnds {
+  float largest = 0, smallest = 0;
+};
+
+template <class T>
+BlockEnds ends_of(const View<const T>& x, std::int64_t row, std::int64_t rows, std::int64_t col,
+                  std::int64_t cols) {
+  BlockEnds ends;
   for (std::int64_t i = row; i < row + rows; ++i) {
     for (std::int64_t j = col; j < col + cols; ++j) {
-      if (x.get(i, j) != 0.0f) return false;
+      const float size = std::fabs(to_float(x(i, j)));
+      ends.largest = larger_magnitude(ends.largest, size);
+      ends.smallest = smaller_magnitude(ends.smallest, size);
     }
   }
-  return true;
+  return ends;
 }
 
-void count_blocks(const MeasureQuant& m, std::int64_t begin, std::int64_t end, QuantStats& s) {
+template <class T>
+void count_blocks(const MeasureQuant& m, const View<const T>& x_RC, std::int64_t begin, std::int64_t end,
+                  QuantStats& s) {
   const std::int64_t size = info(m.spec.format).block, step = m.spec.tile == Tile::Square ? size : 1;
   const std::int64_t cols = m.x_RC.size(1);
   for (std::int64_t i = begin; i < end; i += step) {
     for (std::int64_t j = 0; j < cols; j += size) {
       ++s.blocks;
-      if (all_zero(m.x_RC, i, std::min(step, end - i), j, std::min(size, cols - j))) {
+      const BlockEnds ends = ends_of(x_RC, i, std::min(step, end - i), j, std::min(size, cols - j));
+      if (ends.smallest == 0) {
         ++s.zero_blocks;
       } else {
+        s.block_range = larger_magnitude(s.block_range, ends.largest / ends.smallest);
         count_scale(m.spec.format, scale_byte(m, i, j / size), s);
       }
     }
@@ -109,26 +124,6 @@ void count_blocks(const MeasureQuant& m, std::int64_t begin, std::int64_t end, Q
 }
 
 }  // namespace
-
-void QuantStats::merge(const QuantStats& o) {
-  count += o.count;
-  nonzero += o.nonzero;
-  flushed += o.flushed;
-  saturated += o.saturated;
-  blocks += o.blocks;
-  zero_blocks += o.zero_blocks;
-  scale_max += o.scale_max;
-  scale_subnormal += o.scale_subnormal;
-  scale_zero += o.scale_zero;
-  for (int b = 0; b < 16; ++b) scale_histogram[b] += o.scale_histogram[b];
-  sum_x2 += o.sum_x2;
-  sum_e2 += o.sum_e2;
-  sum_abs += o.sum_abs;
-  sum_e += o.sum_e;
-  sum_xq += o.sum_xq;
-  sum_q2 += o.sum_q2;
-  amax = std::max(amax, o.amax);
-}
 
 double QuantStats::flushed_share() const {
   return ratio(static_cast<double>(flushed), static_cast<double>(nonzero));
@@ -139,6 +134,31 @@ double QuantStats::saturated_share() const {
 double QuantStats::sqnr_db() const { return 10 * std::log10(sum_x2 / sum_e2); }
 double QuantStats::bias() const { return ratio(sum_e, sum_abs); }
 double QuantStats::cosine() const { return ratio(sum_xq, std::sqrt(sum_x2) * std::sqrt(sum_q2)); }
+double QuantStats::crest() const { return ratio(amax, std::sqrt(ratio(sum_x2, static_cast<double>(count)))); }
+double QuantStats::deviation() const {
+  const double mean = ratio(sum_x, static_cast<double>(count));
+  return std::sqrt(std::max(0.0, ratio(sum_x2, static_cast<double>(count)) - mean * mean));
+}
+double QuantStats::dynamic_range() const { return amin > 0 ? std::log2(double{amax} / amin) : 0; }
+double QuantStats::block_dynamic_range() const { return block_range > 0 ? std::log2(block_range) : 0; }
+double QuantStats::code_entropy() const {
+  double total = 0, bits = 0;
+  for (const std::int64_t n : code_histogram) total += static_cast<double>(n);
+  for (const std::int64_t n : code_histogram) {
+    if (n == 0) continue;
+    const double p = static_cast<double>(n) / total;
+    bits -= p * std::log2(p);
+  }
+  return bits;
+}
+
+QuantStats measured_quant(Stream& stream, MeasureQuant m) {
+  const ArenaScope scope(stream.scratch());
+  m.out = stream.scratch().take<QuantStats>(1).data();
+  stream.device().zero(m.out, sizeof(QuantStats));
+  measure_quant(stream, m);
+  return read(stream.device(), m.out);
+}
 
 std::int64_t result_cols(const MeasureQuant& m) {
   const std::int64_t cols = m.x_RC.size(1);
@@ -168,10 +188,16 @@ QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded,
         count_element(to_float(x_RC(i, j)), decoded.empty() ? m.values(i, j).value() : decoded(i, j), s);
       }
     });
-    if (!decoded.empty()) s.saturated += count_saturated(m, i);
+    if (!decoded.empty()) count_codes(m, i, s);
   }
-  if (info(m.spec.format).block != 0) count_blocks(m, begin, end, s);
+  if (info(m.spec.format).block != 0)
+    with_type(m.x_RC, [&](auto x_RC) { count_blocks(m, x_RC, begin, end, s); });
   return s;
+}
+
+void set_tensor_numbers(const MeasureQuant& m, QuantStats& s) {
+  s.amax = *m.amax;
+  if (m.scale != nullptr) s.scale_inv_min = s.scale_inv_max = *m.scale;
 }
 
 void check(const MeasureQuant& m) {

@@ -23,7 +23,9 @@ void cpu::run(Stream& stream, const MeasureQuant& m) {
     partial(i) = measure_rows(m, decoded, i * strip, std::min((i + 1) * strip, rows));
   });
   for (std::int64_t i = 0; i < strips; ++i) m.out->merge(partial(i));
-  m.out->amax = std::max(m.out->amax, *m.amax);
+  QuantStats tensor;
+  set_tensor_numbers(m, tensor);
+  m.out->merge(tensor);
 }
 
 }  // namespace nibble

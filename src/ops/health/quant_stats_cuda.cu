@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -12,7 +11,7 @@
 
 /// Sums of a tile are added over the threads of a block in one order, tiles by one block in another fixed
 /// order: the same bits twice, on any GPU. It runs on a few sampled steps; x and the codes are read once for
-/// the sums and once for the blocks.
+/// the sums and once for the blocks. The sums stay on the device: nobody waits.
 namespace nibble::cuda {
 namespace {
 
@@ -20,12 +19,26 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kTileCols = 512;  ///< a multiple of every format's block
 
 /// QuantStats as numbers that are all added alike.
-constexpr int kHistogram = 8, kCounts = kHistogram + 16, kSums = 6;
+constexpr int kHistogram = 8, kCodes = kHistogram + 16, kCounts = kCodes + 16, kSums = 7;
 enum Count { kNonzero, kFlushed, kSaturated, kBlocks, kZeroBlocks, kScaleMax, kScaleSubnormal, kScaleZero };
-enum Sum { kX2, kE2, kAbs, kE, kXq, kQ2 };
+enum Sum { kX2, kE2, kAbs, kE, kXq, kQ2, kX };
 struct Partial {
   long long counts[kCounts];
   double sums[kSums];
+  float amin, block_range;
+};
+
+/// How often a thread met each code of four bits, a byte a code: a strip of such a format has at most 32
+/// rows.
+static_assert(32 * kTileCols / kThreads < 256);
+struct CodeCounts {
+  unsigned long long low = 0, high = 0;
+  __device__ void add(std::uint8_t code) { (code & 8 ? high : low) += 1ull << (8 * (code & 7)); }
+  __device__ void add_to(Partial& p) const {
+#pragma unroll
+    for (int c = 0; c < 16; ++c)
+      p.counts[kCodes + c] += static_cast<long long>(((c & 8 ? high : low) >> (8 * (c & 7))) & 255);
+  }
 };
 
 template <class T>
@@ -58,7 +71,7 @@ __device__ bool is_largest(Format format, std::uint8_t code) {
 
 template <class T>
 __device__ void count_element(const MeasureJob<T>& job, const Decoder& decoder, std::int64_t i,
-                              std::int64_t j, Partial& p) {
+                              std::int64_t j, Partial& p, CodeCounts& codes) {
   const float x = nibble::to_float(job.x[i * job.row_stride + j * job.stride]);
   const float q = job.has_codes ? decoder(i, j) : job.values[i * job.values_stride + j].value();
   const double xd = x, qd = q, e = qd - xd;
@@ -70,9 +83,12 @@ __device__ void count_element(const MeasureJob<T>& job, const Decoder& decoder, 
   p.sums[kE] += x < 0.0f ? -e : e;
   p.sums[kXq] += xd * qd;
   p.sums[kQ2] += qd * qd;
+  p.sums[kX] += xd;
+  p.amin = smaller_magnitude(p.amin, fabsf(x));
   if (!job.has_codes) return;
   const std::uint8_t code = job.packed ? decoder.e2m1(i, j).code : decoder.byte(i, j);
   p.counts[kSaturated] += is_largest(job.spec.format, code) ? 1 : 0;
+  if (job.packed) codes.add(code);
 }
 
 /// Bin of a scale, for the histogram in local memory: added one by one, since an index known only at run time
@@ -101,19 +117,30 @@ __device__ void count_block(const MeasureJob<T>& job, const Decoder& decoder, st
                             Partial& p) {
   const std::int64_t rows = job.spec.tile == Tile::Square ? min(std::int64_t{job.block}, job.rows - i) : 1;
   const std::int64_t cols = min(std::int64_t{job.block}, job.cols - j);
-  bool zero = true;
-  for (std::int64_t r = 0; r < rows && zero; ++r)
-    for (std::int64_t c = 0; c < cols && zero; ++c)
-      zero = nibble::to_float(job.x[(i + r) * job.row_stride + (j + c) * job.stride]) == 0.0f;
+  float largest = 0, smallest = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const float size = fabsf(nibble::to_float(job.x[(i + r) * job.row_stride + (j + c) * job.stride]));
+      largest = larger_magnitude(largest, size);
+      smallest = smaller_magnitude(smallest, size);
+    }
   p.counts[kBlocks] += 1;
-  p.counts[kZeroBlocks] += zero ? 1 : 0;
-  if (zero) return;
+  p.counts[kZeroBlocks] += smallest == 0 ? 1 : 0;
+  if (smallest == 0) return;
+  p.block_range = larger_magnitude(p.block_range, largest / smallest);
   // Of an FP32 scale its exponent, which E8M0 would store.
   const std::int64_t block = j / job.block;
   const std::uint8_t bits = job.block_scale_bits == 8
                                 ? decoder.scale_byte(i, block)
                                 : static_cast<std::uint8_t>(float_bits(decoder.wide_scale(i, block)) >> 23);
   count_scale(job.spec.format, bits, p);
+}
+
+/// The smallest magnitude that is not zero, 0 where there is none; on every thread.
+__device__ float block_smallest(float x) {
+  const float none = INFINITY;
+  const float negated = block_max<kThreads>(x == 0 ? -none : -x);
+  return negated == -none ? 0 : -negated;
 }
 
 /// Adds the threads' partials in a fixed order; thread 0 writes.
@@ -128,6 +155,11 @@ __device__ void write_sum(const Partial& p, Partial& out) {
     const double sum = block_sum<kThreads>(p.sums[k]);
     if (threadIdx.x == 0) out.sums[k] = sum;
   }
+  const float amin = block_smallest(p.amin), range = block_max<kThreads>(p.block_range);
+  if (threadIdx.x == 0) {
+    out.amin = amin;
+    out.block_range = range;
+  }
 }
 
 /// A block a tile of job.strip rows x kTileCols columns.
@@ -137,8 +169,10 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t i0 = blockIdx.x / job.across * job.strip, j0 = blockIdx.x % job.across * kTileCols;
   const std::int64_t rows = min(job.strip, job.rows - i0), cols = min(kTileCols, job.cols - j0);
   Partial p{};
+  CodeCounts codes;
   for (std::int64_t w = threadIdx.x; w < rows * cols; w += kThreads)
-    count_element(job, decoder, i0 + w / cols, j0 + w % cols, p);
+    count_element(job, decoder, i0 + w / cols, j0 + w % cols, p, codes);
+  codes.add_to(p);
   if (job.block != 0) {
     const std::int64_t step = job.spec.tile == Tile::Square ? job.block : 1;
     const std::int64_t blocks = (cols + job.block - 1) / job.block;
@@ -148,19 +182,7 @@ __global__ void __launch_bounds__(kThreads)
   write_sum(p, partials[blockIdx.x]);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_kernel(const Partial* partials, std::int64_t count, Partial* out) {
-  Partial p{};
-  for (std::int64_t t = threadIdx.x; t < count; t += kThreads) {
-#pragma unroll
-    for (int k = 0; k < kCounts; ++k) p.counts[k] += partials[t].counts[k];
-#pragma unroll
-    for (int k = 0; k < kSums; ++k) p.sums[k] += partials[t].sums[k];
-  }
-  write_sum(p, *out);
-}
-
-QuantStats stats_of(const Partial& p, std::int64_t count, float amax) {
+__device__ QuantStats stats_of(const Partial& p, std::int64_t count, const float* amax, const float* scale) {
   QuantStats s;
   s.count = count;
   s.nonzero = p.counts[kNonzero];
@@ -171,15 +193,37 @@ QuantStats stats_of(const Partial& p, std::int64_t count, float amax) {
   s.scale_max = p.counts[kScaleMax];
   s.scale_subnormal = p.counts[kScaleSubnormal];
   s.scale_zero = p.counts[kScaleZero];
-  std::copy_n(p.counts + kHistogram, 16, s.scale_histogram);
+  for (int b = 0; b < 16; ++b) s.scale_histogram[b] = p.counts[kHistogram + b];
+  for (int c = 0; c < 16; ++c) s.code_histogram[c] = p.counts[kCodes + c];
   s.sum_x2 = p.sums[kX2];
   s.sum_e2 = p.sums[kE2];
   s.sum_abs = p.sums[kAbs];
   s.sum_e = p.sums[kE];
   s.sum_xq = p.sums[kXq];
   s.sum_q2 = p.sums[kQ2];
-  s.amax = amax;
+  s.sum_x = p.sums[kX];
+  s.amin = p.amin;
+  s.block_range = p.block_range;
+  s.amax = *amax;
+  if (scale != nullptr) s.scale_inv_min = s.scale_inv_max = *scale;
   return s;
+}
+
+/// One block: the sum of `tiles` partials, merged into *out; `total` is memory for it.
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(const Partial* partials, std::int64_t tiles, Partial* total, std::int64_t count,
+               const float* amax, const float* scale, QuantStats* out) {
+  Partial p{};
+  for (std::int64_t t = threadIdx.x; t < tiles; t += kThreads) {
+#pragma unroll
+    for (int k = 0; k < kCounts; ++k) p.counts[k] += partials[t].counts[k];
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) p.sums[k] += partials[t].sums[k];
+    p.amin = smaller_magnitude(p.amin, partials[t].amin);
+    p.block_range = larger_magnitude(p.block_range, partials[t].block_range);
+  }
+  write_sum(p, *total);
+  if (threadIdx.x == 0) out->merge(stats_of(*total, count, amax, scale));
 }
 
 template <class T>
@@ -209,19 +253,15 @@ MeasureJob<T> job_of(const MeasureQuant& m, const View<const T>& x_RC) {
 void run(Stream& stream, const MeasureQuant& m) {
   const ArenaScope scope(stream.scratch());
   const std::int64_t rows = m.x_RC.size(0), cols = m.x_RC.size(1);
-  Partial total{};
-  if (rows > 0 && cols > 0) {
-    with_type(m.x_RC, [&](auto x_RC) {
-      const auto job = job_of(m, x_RC);
-      Partial* partials = stream.scratch().take<Partial>(job.tiles + 1).data();
-      launch(stream, "measure_quant",
-             measure_kernel<std::remove_const_t<std::remove_pointer_t<decltype(job.x)>>>,
-             blocks_for(job.tiles, 1), kThreads, 0, job, Decoder(decoding_of(m, {})), partials);
-      launch(stream, "measure_quant", add_kernel, 1, kThreads, 0, partials, job.tiles, partials + job.tiles);
-      stream.device().copy_to_host(&total, partials + job.tiles, sizeof(Partial));
-    });
-  }
-  m.out->merge(stats_of(total, rows * cols, read(stream.device(), m.amax)));
+  with_type(m.x_RC, [&](auto x_RC) {
+    const auto job = job_of(m, x_RC);
+    Partial* partials = stream.scratch().take<Partial>(job.tiles + 1).data();
+    launch(stream, "measure_quant",
+           measure_kernel<std::remove_const_t<std::remove_pointer_t<decltype(job.x)>>>,
+           blocks_for(job.tiles, 1), kThreads, 0, job, Decoder(decoding_of(m, {})), partials);
+    launch(stream, "measure_quant", add_kernel, 1, kThreads, 0, partials, job.tiles, partials + job.tiles,
+           rows * cols, m.amax, m.scale, m.out);
+  });
 }
 
 }  // namespace nibble::cuda

@@ -12,7 +12,7 @@ void ref::run(Stream& stream, const MeasureQuant& m) {
     run(stream, decoding_of(m, decoded));
   }
   QuantStats s = measure_rows(m, decoded, 0, m.x_RC.size(0));
-  s.amax = *m.amax;
+  set_tensor_numbers(m, s);
   m.out->merge(s);
 }
 

@@ -13,8 +13,11 @@ std::int64_t result_cols(const MeasureQuant& m);
 Dequantize decoding_of(const MeasureQuant& m, const View<float>& out);
 
 /// Statistics of rows [begin, end), begin a multiple of rows_of_a_strip; `decoded` holds all rows of the
-/// result, and is empty where the format has no codes. The amax is not set.
+/// result, and is empty where the format has no codes. The tensor's amax and scale are not set.
 QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded, std::int64_t begin,
                         std::int64_t end);
+
+/// The tensor's amax and scale, which lie in host memory.
+void set_tensor_numbers(const MeasureQuant& m, QuantStats& s);
 
 }  // namespace nibble

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "ops/quantize/quantize_testing.h"
 
@@ -95,6 +96,35 @@ TEST_P(QuantStatsTest, PartsMergeToTheWhole) {
   EXPECT_EQ(parts.amax, whole.amax);
   EXPECT_NEAR(parts.sqnr_db(), whole.sqnr_db(), 1e-9);
   for (int b = 0; b < 16; ++b) EXPECT_EQ(parts.scale_histogram[b], whole.scale_histogram[b]);
+}
+
+TEST_P(QuantStatsTest, CodesRangesAndNormsAreThoseOfTheBlock) {
+  TestMatrix x(1, 32, true);
+  const float grid[8] = {0.5f, 1, 1.5f, 2, 3, 4, 6, -6};
+  for (int c = 0; c < 32; ++c) x.set(0, c, c < 16 ? grid[c % 8] : 0.0f);
+  const QuantStats s = measure(x, {.format = Format::Mxfp4});
+  for (int code = 1; code < 8; ++code) EXPECT_EQ(s.code_histogram[code], 2) << code;
+  EXPECT_EQ(s.code_histogram[15], 2);
+  EXPECT_EQ(s.code_histogram[0], 16);
+  EXPECT_NEAR(s.code_entropy(), 0.5 * 1 + 8 * (1.0 / 16) * 4, 1e-12);
+  EXPECT_EQ(s.amin, 0.5f);
+  EXPECT_NEAR(s.dynamic_range(), std::log2(12.0), 1e-12);
+  EXPECT_NEAR(s.block_dynamic_range(), std::log2(12.0), 1e-6);
+  EXPECT_NEAR(s.crest(), 6 / std::sqrt(s.sum_x2 / 32), 1e-12);
+  EXPECT_EQ(s.scale_inv_min, s.scale_inv_max);
+  EXPECT_GT(s.scale_inv_min, 0);
+}
+
+TEST_P(QuantStatsTest, MemoryOfZerosIsAnEmptySum) {
+  TestMatrix x(2, 16, true);
+  for (int i = 0; i < 32; ++i) x.set(i / 16, i % 16, 0.25f * static_cast<float>(i % 5));
+  const QuantStats once = measure(x, {.format = Format::Nvfp4});
+  QuantStats empty;
+  std::memset(static_cast<void*>(&empty), 0, sizeof empty);
+  empty.merge(once);
+  EXPECT_EQ(empty.amin, once.amin);
+  EXPECT_EQ(empty.scale_inv_min, once.scale_inv_min);
+  EXPECT_EQ(empty.sum_x2, once.sum_x2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, QuantStatsTest, ::testing::Values(BackendKind::Ref, BackendKind::Cpu),
