@@ -27,8 +27,11 @@ struct RunData {
 
 /// One training run apart from what it computes: where it lives and when it looks, saves and measures.
 struct RunPlan {
-  std::filesystem::path directory;            ///< metrics.jsonl, telemetry.jsonl, checkpoints/
-  std::vector<std::int64_t> eval_steps;       ///< after these many steps; ascending
+  std::filesystem::path directory;       ///< metrics.jsonl, telemetry.jsonl, checkpoints/
+  std::vector<std::int64_t> eval_steps;  ///< after these many steps; ascending
+  std::vector<std::int64_t> task_steps;  ///< after these many steps `evaluate_tasks` is called; ascending
+  /// Evaluates tasks on the learner as it stands and returns what the logs are to say.
+  std::function<std::vector<TaskEvent>(Learner&)> evaluate_tasks;
   std::int64_t checkpoint_every = 0;          ///< steps; 0: at the end only
   int checkpoint_keep = 2;                    ///< 0: all
   std::int64_t telemetry_every = 0;           ///< steps; 0: never. The first step is always measured then
