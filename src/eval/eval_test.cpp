@@ -71,6 +71,27 @@ TEST(PairRequest, NothingToScoreIsRefused) {
   EXPECT_THROW(pair_request(e.encoder, "  ", "ab", 100), Error) << "nothing stands before the continuation";
 }
 
+TEST(TaskEncoder, AddsWhatTheTokenizersTemplatePutsInFrontUnlessItIsThere) {
+  const TestDir dir;
+  Json json = parse_json(Tokenizer::bytes().json(), "bytes");
+  const Json special = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}};
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"pair", Json::array()}};
+  write_json(dir.path() / "tokenizer.json", json);
+  const Tokenizer tokenizer = Tokenizer::load(dir.path());
+  const TaskEncoder encoder(tokenizer);
+  EXPECT_THAT(encoder.encode("ab"), ElementsAre(kEnd, 'a', 'b'));
+  EXPECT_THAT(encoder.encode("<|endoftext|>ab"), ElementsAre(kEnd, 'a', 'b'));
+  EXPECT_THAT(encoder.encode_plain("ab"), ElementsAre('a', 'b'));
+  EXPECT_THAT(pair_request(encoder, "a", "b", 9).ids, ElementsAre(kEnd, 'a', 'b'));
+  EXPECT_THAT(pair_request(encoder, "", "b", 9).ids, ElementsAre(kEnd, 'b')) << "the prefix alone";
+
+  json["post_processor"]["single"] = {text, special};
+  write_json(dir.path() / "tokenizer.json", json);
+  const Tokenizer behind = Tokenizer::load(dir.path());
+  EXPECT_THROW(TaskEncoder{behind}, Error);
+}
+
 TEST(TextRequests, EveryTokenIsScoredOnceAndTheLastPieceSeesAsMuchAsFits) {
   const Encoded e;
   for (const std::size_t size : {1u, 3u, 4u, 5u, 8u, 9u, 11u}) {
