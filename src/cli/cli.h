@@ -33,6 +33,7 @@ Verb add_forecast(CLI::App& app);
 Verb add_report(CLI::App& app);
 Verb add_quantize(CLI::App& app);
 Verb add_verify_model(CLI::App& app);
+Verb add_eval(CLI::App& app);
 Verb add_doctor(CLI::App& app);
 Verb add_bench(CLI::App& app);
 /// `bench --verdict`: puts its options on `app`; the verb runs it when asked for, else `otherwise`.

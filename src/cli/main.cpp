@@ -42,6 +42,7 @@ constexpr Row kVerbs[] = {
     {"report", "Write a run's report.html again from its logs", add_report},
     {"quantize", "Quantise the tensors of a safetensors file: statistics, and the bytes", add_quantize},
     {"verify-model", "Check a Hugging Face checkpoint against golden logits and gradients", add_verify_model},
+    {"eval", "Score a checkpoint on likelihood tasks, as lm-eval-harness does", add_eval},
     {"doctor", "Say what this machine does natively and what is emulated; self-tests", add_doctor},
     {"bench", "Measure quantisers, GEMMs and training steps beside their baselines", add_bench},
 };

@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "cli/selftest/selftest.h"
+#include "eval/run_tasks.h"
 #include "io/file.h"
 #include "telemetry/console_sink.h"
 #include "train/setup.h"
@@ -21,6 +22,7 @@ ExitCode run(const Options& o) {
   const bool resume = o.resume || config.checkpoint.resume;
   const SignalGuard signals;
   const RunSetup setup(config);
+  const auto tasks = RunTasks::of(setup);  // refuses files that cannot be used before anything is touched
   Workplace here(config);
   Stream& stream = here.stream;
   const std::uint64_t seed = static_cast<std::uint64_t>(config.training.seed);
@@ -37,6 +39,7 @@ ExitCode run(const Options& o) {
   plan.directory = directory;
   plan.eval_steps = plain_eval_steps(config.training.steps, config.eval.every);
   plan.resume = resume;
+  RunTasks::attach(tasks, task_steps(config.training.steps, config.eval.every_steps), plan);
   const auto console = std::make_shared<ConsoleSink>(console_options_for(stdout, config.metrics.progress));
   const RunResult result =
       run_training(learner, {order, setup.validation(), setup.data().tokenizer}, plan, console, signals);
@@ -58,7 +61,7 @@ Verb add_train(CLI::App& app) {
   app.add_flag("--resume", o->resume, "Continue the run from its newest valid checkpoint, bit for bit");
   app.footer(
       "The run's folder is training.runs/training.name: run.toml, metrics.jsonl, telemetry.jsonl, "
-      "checkpoints/.");
+      "checkpoints/, and eval/ with eval.tasks.");
   return [o] { return run(*o); };
 }
 

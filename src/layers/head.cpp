@@ -5,6 +5,7 @@
 
 #include "ops/gemm/gemm.h"
 #include "ops/loss/cross_entropy.h"
+#include "ops/loss/greedy_match.h"
 
 namespace nibble {
 namespace {
@@ -45,6 +46,28 @@ void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targe
                         .b_NK = x.transposed(),
                         .c_MN = weight_.grad,
                         .beta = ctx.first_wgrad && begin == 0 ? 0.0f : 1.0f});
+  }
+}
+
+void Head::score(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
+                 View<float> greedy_T) {
+  const std::int64_t tokens = x_TD.size(0), columns = weight_.compute.size(0);
+  const std::int64_t chunk = chunk_tokens(ctx.stream.kind());
+  for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
+    const std::int64_t count = std::min(chunk, tokens - begin);
+    const ArenaScope temporaries(ctx.arena);
+    const View<float> logits_TV = ctx.arena.take<float>(count, columns);
+    const View<const std::int32_t> targets = targets_T.rows(begin, count);
+    matmul(ctx.stream, {.a_MK = x_TD.rows(begin, count), .b_NK = weight_.compute, .c_MN = logits_TV});
+    cross_entropy(ctx.stream, {.logits_TV = logits_TV,
+                               .targets_T = targets,
+                               .loss_T = loss_T.rows(begin, count),
+                               .grad_scale = 0,
+                               .vocab = vocab_});
+    greedy_match(ctx.stream, {.logits_TV = logits_TV,
+                              .targets_T = targets,
+                              .greedy_T = greedy_T.rows(begin, count),
+                              .vocab = vocab_});
   }
 }
 

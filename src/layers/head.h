@@ -17,6 +17,11 @@ class Head {
   void loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
             float grad_scale, RealView dx_TD);
 
+  /// The loss alone, and for every token 1 where its target is the most likely token, else 0
+  /// (greedy_match.h).
+  void score(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
+             View<float> greedy_T);
+
   /// logits_TV = x w^T in FP32.
   void logits(Context& ctx, ConstRealView x_TD, View<float> logits_TV);
 

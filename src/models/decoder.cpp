@@ -11,6 +11,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/embedding/embedding.h"
 #include "ops/health/tensor_sums.h"
+#include "ops/loss/cross_entropy.h"
 
 namespace nibble {
 namespace {
@@ -180,10 +181,34 @@ void Decoder::evaluate(Context& ctx, View<const std::int32_t> ids_T, View<const 
   head_.loss(ctx, forward(ctx, ids_T), targets_T, loss_T, 0, {});
 }
 
+void Decoder::score(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                    View<float> loss_T, View<float> greedy_T) {
+  const ArenaScope micro_batch(ctx.arena);
+  ctx.training = false;
+  head_.score(ctx, forward(ctx, ids_T), targets_T, loss_T, greedy_T);
+}
+
 void Decoder::logits(Context& ctx, View<const std::int32_t> ids_T, View<float> logits_TV) {
   const ArenaScope micro_batch(ctx.arena);
   ctx.training = false;
   head_.logits(ctx, forward(ctx, ids_T), logits_TV);
+}
+
+TokenScores scores_of(Decoder& model, Context& ctx, View<const std::int32_t> ids_T,
+                      View<const std::int32_t> targets_T) {
+  check_ids(ids_T, model.spec().vocab);
+  check_targets(targets_T, model.spec().vocab);
+  Device& device = ctx.stream.device();
+  const ArenaScope scope(ctx.arena);
+  const std::int64_t tokens = ids_T.size(0);
+  const std::size_t bytes = static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
+  const View<std::int32_t> ids = ctx.arena.take<std::int32_t>(tokens);
+  const View<std::int32_t> targets = ctx.arena.take<std::int32_t>(tokens);
+  const View<float> loss_T = ctx.arena.take<float>(tokens), greedy_T = ctx.arena.take<float>(tokens);
+  device.copy_from_host(ids.data(), ids_T.data(), bytes);
+  device.copy_from_host(targets.data(), targets_T.data(), bytes);
+  model.score(ctx, ids, targets, loss_T, greedy_T);
+  return {on_host(device, loss_T), on_host(device, greedy_T)};
 }
 
 }  // namespace nibble

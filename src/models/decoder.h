@@ -36,6 +36,10 @@ class Decoder {
   void evaluate(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
                 View<float> loss_T);
 
+  /// Forward alone: loss_T as above, and greedy_T, 1 where the target is the most likely token, else 0.
+  void score(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+             View<float> loss_T, View<float> greedy_T);
+
   /// logits_TV [T, V] in FP32.
   void logits(Context& ctx, View<const std::int32_t> ids_T, View<float> logits_TV);
 
@@ -62,5 +66,15 @@ class Decoder {
   Head head_;
   std::int64_t nan_step_ = -1;
 };
+
+/// What score() gives, in host memory.
+struct TokenScores {
+  std::vector<float> loss;    ///< nats, a token; 0 where the target is -1
+  std::vector<float> greedy;  ///< 1 or 0
+};
+
+/// score() on tokens in host memory. Throws Error{Runtime} for a token outside the vocabulary.
+TokenScores scores_of(Decoder& model, Context& ctx, View<const std::int32_t> ids_T,
+                      View<const std::int32_t> targets_T);
 
 }  // namespace nibble

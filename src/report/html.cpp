@@ -9,6 +9,7 @@
 #include "report/plots.h"
 #include "report/report.h"
 #include "report/svg.h"
+#include "report/task_table.h"
 #include "telemetry/console_sink.h"
 
 namespace nibble {
@@ -320,7 +321,7 @@ std::string report_html(const ReportData& d) {
       "data's noise "
       "cancels.</p>" +
       plot_training_difference(d) + "</div><div>" + noise_floor(d) + "</div></div></section>\n" +
-      telemetry_section(d) + plan_section(d) + arms_section(d) +
+      task_section(d) + telemetry_section(d) + plan_section(d) + arms_section(d) +
       section("How to read this", "", how_to_read(d)) + caveats_section(d.verdict) + environment_section(d);
   return fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' "

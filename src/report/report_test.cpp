@@ -51,6 +51,19 @@ TEST(Report, ShowsEveryPartAReaderDecidesBy) {
   write_report(page_folder() / "pass.html", d);
 }
 
+TEST(Report, LaysTheArmsTasksSideBySideWhereThereAreAny) {
+  ReportData d = fixture::comparison();
+  EXPECT_THAT(report_html(d), Not(HasSubstr("<h2>Tasks</h2>")));
+  d.protocol.tasks = {.names = {"t<1>"}, .hash = "00", .steps = {290, 300}, .resamples = 10000};
+  d.verdict.tasks = {{"t<1>", "acc", true, 500, 0.52, 0.47, -0.05, {-0.08, -0.02}},
+                     {"t<1>", "gold_bits_per_byte", false, 500, 1.9, 1.91, 0.01, {-0.01, 0.03}}};
+  const std::string html = report_html(d);
+  EXPECT_EQ(unbalanced_tag(html), "");
+  for (const char* part : {"<h2>Tasks</h2>", "t&lt;1&gt;", "-0.0500", "-0.0800 to -0.0200", "candidate worse",
+                           "not told apart", "last 2 evaluations", "10000 times"})
+    EXPECT_THAT(html, HasSubstr(part));
+}
+
 TEST(Report, IsTheSameForTheSameData) {
   EXPECT_EQ(report_html(fixture::comparison()), report_html(fixture::comparison()));
 }

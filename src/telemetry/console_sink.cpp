@@ -102,6 +102,14 @@ void ConsoleSink::on(const EvalEvent& e) {
   print(line, kBold);
 }
 
+void ConsoleSink::on(const TaskEvent& e) {
+  std::string line = header_.arm.empty() ? "" : header_.arm + " ";
+  line += fmt::format("task step {}/{} | {} ({})", e.step, header_.steps, e.task, e.examples);
+  for (const TaskEvent::Value& m : e.metrics)
+    line += fmt::format(" | {} {:.4f} ±{:.4f}", m.name, m.value, m.standard_error);
+  print(line);
+}
+
 void ConsoleSink::on(const QuantEvent& e) {
   if (e.step != quant_step_) worst_flushed_ = 0;
   quant_step_ = e.step;

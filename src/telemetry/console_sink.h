@@ -41,6 +41,7 @@ class ConsoleSink final : public Sink {
   void on(const HeaderEvent& e) override;
   void on(const TrainEvent& e) override;
   void on(const EvalEvent& e) override;
+  void on(const TaskEvent& e) override;
   void on(const QuantEvent& e) override;
   void on(const AlarmEvent& e) override;
   void on(const CheckpointEvent& e) override;

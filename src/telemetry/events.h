@@ -57,6 +57,22 @@ struct EvalEvent {
   std::string set = "validation";
 };
 
+/// A task of likelihood evaluation, in the same forward pass.
+struct TaskEvent {
+  struct Value {
+    std::string name;  ///< acc, perplexity, bits_per_byte, ...
+    double value = 0;
+    double standard_error = 0;
+    bool operator==(const Value&) const = default;
+  };
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+  std::string task;
+  std::int64_t examples = 0;
+  std::vector<Value> metrics;  ///< the first one is the task's own
+  bool operator==(const TaskEvent&) const = default;
+};
+
 /// Where a quantised operand lives.
 struct OperandName {
   std::string layer;    ///< full name: "blocks.3.mlp.up"
@@ -170,6 +186,7 @@ class Sink {
   virtual void on(const HeaderEvent&) {}
   virtual void on(const TrainEvent&) {}
   virtual void on(const EvalEvent&) {}
+  virtual void on(const TaskEvent&) {}
   virtual void on(const QuantEvent&) {}
   virtual void on(const GemmEvent&) {}
   virtual void on(const WeightEvent&) {}
@@ -188,6 +205,7 @@ class Sinks final : public Sink {
   void on(const HeaderEvent& e) override { each(e); }
   void on(const TrainEvent& e) override { each(e); }
   void on(const EvalEvent& e) override { each(e); }
+  void on(const TaskEvent& e) override { each(e); }
   void on(const QuantEvent& e) override { each(e); }
   void on(const GemmEvent& e) override { each(e); }
   void on(const WeightEvent& e) override { each(e); }

@@ -113,6 +113,14 @@ std::string json_line(const EvalEvent& e) {
   return line.add("set", e.set).str();
 }
 
+std::string json_line(const TaskEvent& e) {
+  JsonLine line("task");
+  line.add("step", e.step).add("tokens", e.tokens).add("task", e.task).add("n", e.examples);
+  for (const TaskEvent::Value& m : e.metrics)
+    line.add(m.name, m.value).add(m.name + "_stderr", m.standard_error);
+  return line.str();
+}
+
 std::string json_line(const QuantEvent& e, const TelemetrySelection& selection) {
   JsonLine line("tensor");
   line.add("step", e.step);

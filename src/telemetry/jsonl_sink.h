@@ -13,11 +13,14 @@ namespace nibble {
 
 inline constexpr int kLogSchema = 1;
 
-/// One line of the log for an event: {"type":"train","step":...}. Types: header, train, val, tensor, gemm,
-/// weight, layer, alarm, checkpoint, switch. Of an operand the selected statistics are written.
+/// One line of the log for an event: {"type":"train","step":...}. Types: header, train, val, task, tensor,
+/// gemm, weight, layer, alarm, checkpoint, switch. Of an operand the selected statistics are written. A
+/// task's line has a key a metric and another for its standard error:
+/// {"type":"task","step":300,"tokens":614400,"task":"wn_isa","n":500,"acc":0.26,"acc_stderr":0.0196,...}
 std::string json_line(const HeaderEvent& e);
 std::string json_line(const TrainEvent& e);
 std::string json_line(const EvalEvent& e);
+std::string json_line(const TaskEvent& e);
 std::string json_line(const QuantEvent& e, const TelemetrySelection& selection = {});
 std::string json_line(const GemmEvent& e);
 std::string json_line(const WeightEvent& e);
@@ -49,7 +52,7 @@ class LineFile {
   std::int64_t bytes_ = 0;
 };
 
-/// metrics.jsonl: header, train, val, alarm, checkpoint and switch lines.
+/// metrics.jsonl: header, train, val, task, alarm, checkpoint and switch lines.
 class MetricsJsonl final : public Sink {
  public:
   explicit MetricsJsonl(const std::filesystem::path& path, std::optional<std::int64_t> resume_step = {})
@@ -59,6 +62,7 @@ class MetricsJsonl final : public Sink {
   }
   void on(const TrainEvent& e) override { file_.write(json_line(e)); }
   void on(const EvalEvent& e) override { file_.write(json_line(e)); }
+  void on(const TaskEvent& e) override { file_.write(json_line(e)); }
   void on(const AlarmEvent& e) override { file_.write(json_line(e)); }
   void on(const CheckpointEvent& e) override { file_.write(json_line(e)); }
   void on(const SwitchEvent& e) override { file_.write(json_line(e)); }

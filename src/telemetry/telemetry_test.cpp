@@ -55,6 +55,12 @@ TEST(JsonLine, AnAbsentOptionalLeavesNoTrace) {
   EXPECT_EQ(JsonLine("t").add("mfu", std::optional<double>{}).str(), R"({"type":"t"})");
 }
 
+TEST(JsonLine, ATaskHasAKeyAMetricAndAnotherForItsError) {
+  const TaskEvent e{.step = 30, .tokens = 960, .task = "isa", .examples = 4, .metrics = {{"acc", 0.5, 0.25}}};
+  EXPECT_EQ(json_line(e),
+            R"({"type":"task","step":30,"tokens":960,"task":"isa","n":4,"acc":0.5,"acc_stderr":0.25})");
+}
+
 TEST(LineFile, ResumeDropsLaterStepsAndAHalfWrittenLine) {
   const auto path = scratch("resume.jsonl");
   {

@@ -170,7 +170,7 @@ struct Tokenizer::Impl {
   Bpe bpe;
   std::vector<std::string> token_bytes;  ///< by id, added tokens included
   std::vector<bool> is_special;
-  std::optional<std::string> eos, pad;
+  std::optional<std::string> eos, bos, pad;
   std::string config_json;
 };
 
@@ -241,6 +241,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const auto config = file.parent_path() / "tokenizer_config.json";
   impl->pad = configured_token(config, "pad_token");
   impl->eos = configured_token(config, "eos_token");
+  impl->bos = configured_token(config, "bos_token");
   if (impl->eos) {
     check(impl->id_of_added(*impl->eos).has_value(), "{}: eos_token \"{}\" is not an added token of {}",
           config.string(), *impl->eos, file.string());
@@ -314,6 +315,9 @@ int Tokenizer::padded_vocab_size() const { return (vocab_size() + 127) / 128 * 1
 
 std::optional<TokenId> Tokenizer::eos_id() const {
   return impl_->eos ? impl_->id_of_added(*impl_->eos) : std::nullopt;
+}
+std::optional<TokenId> Tokenizer::bos_id() const {
+  return impl_->bos ? impl_->id_of_added(*impl_->bos) : std::nullopt;
 }
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
   return impl_->id_of_added(token);

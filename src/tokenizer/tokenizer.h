@@ -59,6 +59,7 @@ class Tokenizer {
   int vocab_size() const;                 ///< every id is below it
   int padded_vocab_size() const;          ///< rounded up to a multiple of 128: rows of the embedding
   std::optional<TokenId> eos_id() const;  ///< ends a document
+  std::optional<TokenId> bos_id() const;  ///< begins one, where tokenizer_config.json names it
   std::optional<TokenId> token_to_id(std::string_view token) const;  ///< of an added token's text
   const std::string& name() const;  ///< "bytes", "bpe-2048", or the file's path
 

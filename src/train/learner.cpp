@@ -160,6 +160,17 @@ StepResult Learner::finish() {
           .lr = config_.schedule.at(r.step)};
 }
 
+Context Learner::evaluation_context(std::int64_t length) {
+  return {.stream = stream_,
+          .arena = arena_,
+          .recipe = evaluation_recipe_,
+          .activation = DType::BF16,
+          .residual = storage(evaluation_recipe_.residual),
+          .seq_len = length,
+          .weights_version = weights_version_,
+          .training = false};
+}
+
 double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T) {
   const std::int64_t tokens = ids_T.size(0), micro = config_.micro_batch * config_.sequence;
   check(tokens > 0 && tokens % config_.sequence == 0, "evaluation takes whole sequences, got {} tokens",
@@ -167,7 +178,7 @@ double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t
   check(in_flight_ == 0, "{} steps are in flight; finish them before an evaluation", in_flight_);
   check_ids(ids_T, config_.model.vocab);
   check_targets(targets_T, config_.model.vocab);
-  Decoder& model = bf16_model_ ? *bf16_model_ : model_;
+  Decoder& model = evaluation_model();
   const ArenaScope scope(arena_);
   const View<float> loss_T = arena_.take<float>(tokens);
   const View<double> sum_1 = arena_.take<double>(1);
@@ -177,18 +188,20 @@ double Learner::evaluate(View<const std::int32_t> ids_T, View<const std::int32_t
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
     device().copy_from_host(ids.data(), ids_T.data() + begin, bytes);
     device().copy_from_host(targets.data(), targets_T.data() + begin, bytes);
-    Context ctx{.stream = stream_,
-                .arena = arena_,
-                .recipe = evaluation_recipe_,
-                .activation = DType::BF16,
-                .residual = storage(evaluation_recipe_.residual),
-                .seq_len = config_.sequence,
-                .weights_version = weights_version_,
-                .training = false};
+    Context ctx = evaluation_context(config_.sequence);
     model.evaluate(ctx, ids.rows(0, count), targets.rows(0, count), loss_T.rows(begin, count));
   }
   sum(stream_, {.x_N = loss_T, .sum = sum_1.data()});
   return read(device(), sum_1.data()) / static_cast<double>(tokens);
+}
+
+TokenScores Learner::score(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,
+                           std::int64_t length) {
+  check(in_flight_ == 0, "{} steps are in flight; finish them before an evaluation", in_flight_);
+  check(length > 0 && length <= config_.model.max_seq && ids_T.size(0) % length == 0,
+        "{} tokens are not whole sequences of {}", ids_T.size(0), length);
+  Context ctx = evaluation_context(length);
+  return scores_of(evaluation_model(), ctx, ids_T, targets_T);
 }
 
 void Learner::restored(std::int64_t steps_done) {

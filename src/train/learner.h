@@ -89,6 +89,10 @@ class Learner {
   /// every arm of a comparison is judged by the same arithmetic. Nothing may be in flight.
   double evaluate(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T);
 
+  /// Loss and greedy match of every token of sequences of `length` tokens in host memory, through the same
+  /// forward as evaluate(). Nothing may be in flight.
+  TokenScores score(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T, std::int64_t length);
+
   /// After weights, states and step were loaded from elsewhere.
   void restored(std::int64_t steps_done);
 
@@ -105,6 +109,8 @@ class Learner {
   void compute(QuantObserver* observer);  // step.cpp
   void issue(QuantObserver* observer);
   Context context(std::int64_t first_token);
+  Context evaluation_context(std::int64_t length);
+  Decoder& evaluation_model() { return bf16_model_ ? *bf16_model_ : model_; }
   StepRecord* record() const { return record_.as<StepRecord>(); }
   View<const std::int32_t> ids() const;
   View<const std::int32_t> targets() const;

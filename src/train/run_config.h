@@ -129,12 +129,14 @@ struct TelemetrySection {
 
 struct EvalSection {
   std::int64_t every = 0, sequences = 32;
+  std::string tasks;  ///< folder of tasks, or empty
+  std::int64_t every_steps = 0, limit = 0;
   friend bool operator==(const EvalSection&, const EvalSection&) = default;
 };
 
 struct ProtocolSection {
   std::string baseline = "bf16";
-  std::int64_t pairs = 1;
+  std::int64_t pairs = 1, task_points = 3;
   bool aa_arm = true, abort = true;
   double limit = 0;
   friend bool operator==(const ProtocolSection&, const ProtocolSection&) = default;

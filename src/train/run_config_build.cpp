@@ -171,7 +171,10 @@ void check_rest(const RunConfig& c) {
   check_telemetry(c.telemetry);
   at_least("eval.every", c.eval.every, 0);
   at_least("eval.sequences", c.eval.sequences, 1);
+  at_least("eval.every_steps", c.eval.every_steps, 0);
+  at_least("eval.limit", c.eval.limit, 0);
   at_least("protocol.pairs", c.protocol.pairs, 1);
+  at_least("protocol.task_points", c.protocol.task_points, 1);
   between("protocol.limit", c.protocol.limit, 0, 1);
   at_least("ablation.seeds", c.ablation.seeds, 0);
   at_least("faults.inject_nan_step", c.faults.inject_nan_step, -1);

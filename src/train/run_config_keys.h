@@ -232,18 +232,26 @@ void visit_around(C& c, V& v) {
   v("statistics", c.telemetry.statistics, kNone,
     "names of docs/howto/telemetry.md; empty: all. What alarms need of an operand is logged with any other");
   visit_alarms(c.telemetry.alarms, v);
-  v.section("eval", "Validation loss on fixed sequences.");
+  v.section("eval", "Validation loss on fixed sequences, and tasks.");
   v("every", c.eval.every, kNone,
     "of `nibble train`: steps between evaluations; 0: every 5 % of the run. `nibble validate` evaluates at "
     "the "
     "steps of its protocol");
   v("sequences", c.eval.sequences, kNone, "validation sequences");
+  v("tasks", c.eval.tasks, kNone,
+    "folder with a tasks.jsonl, such as data/tasks: its tasks are scored while training "
+    "(docs/howto/evaluate.md); empty: none");
+  v("every_steps", c.eval.every_steps, kNone,
+    "of `nibble train`: steps between evaluations of the tasks, besides the one at the end; 0: that alone");
+  v("limit", c.eval.limit, kNone, "examples of each task; 0: all");
   v.section("protocol", "The comparison that `nibble validate` runs.");
   v("baseline", c.protocol.baseline, kNone, "the recipe to compare with");
   v("pairs", c.protocol.pairs, kNone, "pairs of runs, each with its own seed");
   v("aa_arm", c.protocol.aa_arm, kNone, "run the candidate again with another stochastic-rounding seed");
   v("abort", c.protocol.abort, kNone, "stop after a sustained gap above the limit");
   v("limit", c.protocol.limit, kNone, "largest relative gap accepted; 0: from the model's size");
+  v("task_points", c.protocol.task_points, kNone,
+    "last evaluations at which both arms score eval.tasks; their mean is compared");
   v.section("ablation", "The arms of `nibble ablate`; its options take their place when given.");
   v("without", c.ablation.without, kNone,
     "ingredients to leave out, one an arm: rht, sr, weights_2d, bf16_blocks; none; empty: all");

@@ -71,6 +71,20 @@ EvalEvent eval_from(const Json& j) {
   return e;
 }
 
+/// A key that has another called KEY_stderr is a metric. Metrics come in the order of their names.
+TaskEvent task_from(const Json& j) {
+  TaskEvent e{.step = j.at("step"),
+              .tokens = j.at("tokens"),
+              .task = j.at("task"),
+              .examples = j.at("n"),
+              .metrics = {}};
+  for (const auto& [key, value] : j.items()) {
+    const auto error = j.find(key + "_stderr");
+    if (error != j.end()) e.metrics.push_back({key, number(value), number(*error)});
+  }
+  return e;
+}
+
 OperandName where_from(const Json& j) {
   return {j.at("layer"), j.at("block"), j.at("gemm"), j.at("operand")};
 }
@@ -98,10 +112,10 @@ QuantEvent quant_from(const Json& j) {
   return e;
 }
 
-template <class Event>
-std::vector<Event> in_order(std::map<std::int64_t, Event>& by_step) {
+template <class Key, class Event>
+std::vector<Event> in_order(std::map<Key, Event>& by_key) {
   std::vector<Event> out;
-  for (auto& [step, event] : by_step) out.push_back(std::move(event));
+  for (auto& [key, event] : by_key) out.push_back(std::move(event));
   return out;
 }
 
@@ -111,6 +125,7 @@ RunLog read_run_log(const fs::path& path) {
   RunLog log;
   std::map<std::int64_t, TrainEvent> train;
   std::map<std::int64_t, EvalEvent> evaluations;
+  std::map<std::pair<std::int64_t, std::string>, TaskEvent> tasks;
   for_each_line(path, [&](const Json& j) {
     const auto type = j.at("type").get<std::string>();
     if (type == "header") {
@@ -119,6 +134,10 @@ RunLog read_run_log(const fs::path& path) {
       train[j.at("step")] = train_from(j);
     } else if (type == "val" && j.at("set") == "validation") {
       evaluations[j.at("step")] = eval_from(j);
+    } else if (type == "task") {
+      TaskEvent e = task_from(j);
+      const std::pair key(e.step, e.task);
+      tasks[key] = std::move(e);
     } else if (type == "alarm") {
       log.alarms.push_back(alarm_from(j));
     } else if (type == "switch") {
@@ -127,6 +146,7 @@ RunLog read_run_log(const fs::path& path) {
   });
   log.train = in_order(train);
   log.evaluations = in_order(evaluations);
+  log.tasks = in_order(tasks);
   return log;
 }
 

@@ -14,6 +14,7 @@ struct RunLog {
   HeaderEvent header;
   std::vector<TrainEvent> train;
   std::vector<EvalEvent> evaluations;
+  std::vector<TaskEvent> tasks;  ///< by step and task
   std::vector<AlarmEvent> alarms;
   std::vector<SwitchEvent> switches;
 };

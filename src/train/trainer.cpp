@@ -64,6 +64,7 @@ class Run {
       for (const EvalEvent& e : result_.evaluations)
         if (stop && stop(e)) return finish(RunEnd::Stopped);
       if (learner_.steps_done() == 0 && evaluates_at(0)) evaluate();
+      if (learner_.steps_done() == 0 && tasks_at(0)) evaluate_tasks();
       while (learner_.steps_begun() < steps) {
         if (signals_.received() != 0) {
           drain();
@@ -76,6 +77,7 @@ class Run {
           evaluate();
           if (stop && stop(result_.evaluations.back())) return finish(RunEnd::Stopped);
         }
+        if (tasks_at(done)) evaluate_tasks();
         if (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0 && done < steps) save();
       }
       drain();
@@ -150,6 +152,10 @@ class Run {
     return std::binary_search(plan_.eval_steps.begin(), plan_.eval_steps.end(), step);
   }
 
+  bool tasks_at(std::int64_t step) const {
+    return plan_.evaluate_tasks && std::binary_search(plan_.task_steps.begin(), plan_.task_steps.end(), step);
+  }
+
   bool measures(std::int64_t step) const {
     return plan_.telemetry_every > 0 && (step == 0 || (step + 1) % plan_.telemetry_every == 0);
   }
@@ -160,7 +166,8 @@ class Run {
 
   /// Whether something is done after this many steps that needs them finished.
   bool looks_at(std::int64_t done) const {
-    return evaluates_at(done) || (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0);
+    return evaluates_at(done) || tasks_at(done) ||
+           (plan_.checkpoint_every > 0 && done % plan_.checkpoint_every == 0);
   }
 
   /// Begins a step and finishes the one before it: while a device computes, the host fetches the next batch.
@@ -204,6 +211,11 @@ class Run {
     e.loss = learner_.evaluate(view_of(validation_.ids), view_of(validation_.targets));
     e.eval_tokens = static_cast<std::int64_t>(validation_.ids.size());
     sinks_.on(e);
+    last_finish_ = Clock::now();
+  }
+
+  void evaluate_tasks() {
+    for (const TaskEvent& e : plan_.evaluate_tasks(learner_)) sinks_.on(e);
     last_finish_ = Clock::now();
   }
 

@@ -30,10 +30,13 @@ struct RunData {
 struct RunPlan {
   std::filesystem::path directory;       ///< metrics.jsonl, telemetry.jsonl, checkpoints/
   std::vector<std::int64_t> eval_steps;  ///< after these many steps; ascending
-  std::int64_t checkpoint_every = 0;     ///< steps; 0: at the end only
-  int checkpoint_keep = 2;               ///< 0: all
-  std::int64_t telemetry_every = 0;      ///< steps; 0: never. The first step is always measured then
-  TelemetrySelection telemetry;          ///< what is measured then
+  std::vector<std::int64_t> task_steps;  ///< after these many steps `evaluate_tasks` is called; ascending
+  /// Evaluates tasks on the learner as it stands and returns what the logs are to say.
+  std::function<std::vector<TaskEvent>(Learner&)> evaluate_tasks;
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
+  int checkpoint_keep = 2;            ///< 0: all
+  std::int64_t telemetry_every = 0;   ///< steps; 0: never. The first step is always measured then
+  TelemetrySelection telemetry;       ///< what is measured then
   AlarmRules alarms;
   HeaderEvent header;                           ///< first line of the logs
   std::map<std::string, std::string> identity;  ///< see CheckpointState

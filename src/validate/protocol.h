@@ -58,6 +58,16 @@ struct NoiseRule {
   bool operator==(const NoiseRule&) const = default;
 };
 
+/// Tasks that both arms score at the run's last evaluations (task_comparison.h). They inform; the validation
+/// loss decides.
+struct TaskRule {
+  std::vector<std::string> names;  ///< empty: none
+  std::string hash;                ///< of everything that a score depends on but the model
+  std::vector<std::int64_t> steps;
+  int resamples = 10000;  ///< of the paired bootstrap over examples
+  bool operator==(const TaskRule&) const = default;
+};
+
 struct Protocol {
   int schema = 1;
   std::string name;
@@ -77,6 +87,7 @@ struct Protocol {
   AbortRule abort;
   NoiseRule noise;
   AlarmRules alarms;
+  TaskRule tasks;
   /// What must be equal in all arms, by name: hashes of configuration without [precision], data, initial
   /// parameters, tokenizer, evaluation set.
   std::map<std::string, std::string> contract;

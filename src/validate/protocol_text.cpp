@@ -106,7 +106,7 @@ std::string canonical_text(const Protocol& p) {
   json arms = json::array(), windows = json::array();
   for (const auto& a : p.arms) arms.push_back(arm_json(a));
   for (const auto& w : p.windows) windows.push_back(window_json(w));
-  const json j = {
+  json j = {
       {"schema", p.schema},
       {"name", p.name},
       {"model", p.model},
@@ -131,6 +131,12 @@ std::string canonical_text(const Protocol& p) {
       {"alarms", alarms_json(p.alarms)},
       {"contract", p.contract},
   };
+  // Absent without tasks, so that the text of such a protocol, and its hash, are those of earlier versions.
+  if (!p.tasks.names.empty())
+    j["tasks"] = {{"names", p.tasks.names},
+                  {"hash", p.tasks.hash},
+                  {"steps", p.tasks.steps},
+                  {"resamples", p.tasks.resamples}};
   return j.dump(1) + "\n";
 }
 
@@ -153,6 +159,11 @@ Protocol protocol_from_text(const std::string& text) try {
   p.noise = noise_from(j.at("noise"));
   p.alarms = alarms_from(j.at("alarms"));
   p.contract = j.at("contract").get<std::map<std::string, std::string>>();
+  if (j.contains("tasks")) {
+    const auto& t = j.at("tasks");
+    p.tasks = {t.at("names").get<std::vector<std::string>>(), t.at("hash"),
+               t.at("steps").get<std::vector<std::int64_t>>(), t.at("resamples")};
+  }
   return p;
 } catch (const json::exception& e) {
   fail("the protocol cannot be read ({}); it is written by `nibble validate` and not meant to be edited",

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "eval/run_tasks.h"
 #include "io/file.h"
 #include "models/parameters.h"
 #include "recipe/resolve.h"
@@ -13,6 +14,7 @@
 #include "validate/decide.h"
 #include "validate/noise_floor.h"
 #include "validate/sequential.h"
+#include "validate/task_comparison.h"
 
 namespace nibble {
 namespace {
@@ -68,7 +70,8 @@ class Arms {
         protocol_(protocol),
         directory_(directory),
         resume_(resume),
-        signals_(signals) {}
+        signals_(signals),
+        tasks_(RunTasks::of(setup)) {}
 
   /// Trains one arm. Returns false when a signal ended it.
   bool run(const ArmSpec& arm, const std::shared_ptr<ConsoleSink>& console) {
@@ -171,6 +174,7 @@ class Arms {
     plan.identity["arm"] = arm.directory;
     plan.identity["protocol"] = plan.header.protocol = protocol_hash(protocol_);
     plan.header.arm = arm.name;
+    if (arm.name != "candidate_aa") RunTasks::attach(tasks_, protocol_.tasks.steps, plan);
     return plan;
   }
 
@@ -202,7 +206,8 @@ class Arms {
   std::filesystem::path directory_;
   bool resume_;
   const SignalGuard& signals_;
-  ArmSpec baseline_;  ///< of the pair at hand
+  std::shared_ptr<const RunTasks> tasks_;  ///< null: none
+  ArmSpec baseline_;                       ///< of the pair at hand
   ArmLog baseline_log_;
 };
 
@@ -238,6 +243,14 @@ void store_noise_floor(const RunSetup& setup, const Comparison& c, const std::ve
   if (v.identical || v.abort || std::any_of(v.alarms.begin(), v.alarms.end(), fault)) return;
   const auto floor = measured_floor(experiment_of(setup), c.protocol, pairs, given ? &*given : nullptr);
   if (floor) write_file(c.directory / "noise_floor.json", noise_floor_to_json(*floor));
+}
+
+/// The last evaluations at which both arms score the tasks.
+TaskRule task_rule(const RunTasks& tasks, const Protocol& p, std::int64_t points) {
+  const auto all = static_cast<std::int64_t>(p.eval_steps.size());
+  return {.names = tasks.names(),
+          .hash = tasks.hash(),
+          .steps = {p.eval_steps.end() - std::min(points, all), p.eval_steps.end()}};
 }
 
 /// First steps of another precision in the candidate, in order.
@@ -277,6 +290,7 @@ Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noi
                      .alarms = c.telemetry.alarms});
   p.contract = setup.contract();
   p.contract["precision"] = maths_hash(c, true);
+  if (const auto tasks = RunTasks::of(setup)) p.tasks = task_rule(*tasks, p, c.protocol.task_points);
   return p;
 }
 
@@ -298,6 +312,9 @@ Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, co
   arms.evidence.frozen_hash =
       protocol_hash(protocol_from_text(read_file(comparison.directory / "protocol.json")));
   comparison.verdict = decide(comparison.protocol, arms.evidence);
+  // An arm that ended early has not scored them.
+  if (!comparison.verdict.abort)
+    comparison.verdict.tasks = compare_tasks(comparison.protocol, comparison.directory);
   comparison.finished = true;
   write_file(comparison.directory / "verdict.json", verdict_to_json(comparison.verdict));
   store_noise_floor(setup, comparison, arms.evidence.pairs, noise_floor);

@@ -20,7 +20,7 @@ namespace nibble {
 ///
 ///   DIR/protocol.json                 frozen before step 0; its hash is in every arm's log
 ///   DIR/run.toml                      the resolved configuration
-///   DIR/{baseline,candidate,candidate_aa}/   run.toml, metrics.jsonl, telemetry.jsonl, checkpoints/
+///   DIR/{baseline,candidate,candidate_aa}/   run.toml, metrics.jsonl, telemetry.jsonl, checkpoints/, eval/
 ///   DIR/verdict.json
 ///   DIR/noise_floor.json              what its A/A arm measured, for later runs (noise_floor.h)
 struct Comparison {

@@ -95,6 +95,28 @@ AbortRecord abort_from(const json& j) {
           j.at("rule"), j.at("arm")};
 }
 
+json to_json(const TaskComparison& t) {
+  return {{"task", t.task},
+          {"metric", t.metric},
+          {"n", t.examples},
+          {"higher_is_better", t.higher_is_better},
+          {"baseline", t.baseline},
+          {"candidate", t.candidate},
+          {"difference", t.difference},
+          {"ci95", t.ci95}};
+}
+
+TaskComparison task_from(const json& j) {
+  return {j.at("task"),
+          j.at("metric"),
+          j.at("higher_is_better"),
+          j.at("n"),
+          number(j.at("baseline")),
+          number(j.at("candidate")),
+          number(j.at("difference")),
+          interval(j.at("ci95"))};
+}
+
 template <class Range>
 json list(const Range& items) {
   json out = json::array();
@@ -167,6 +189,7 @@ std::string verdict_to_json(const Verdict& v) {
   j["windows"] = list(v.windows);
   j["alarms"] = list(v.alarms);
   j["caveats"] = v.caveats;
+  j["tasks"] = list(v.tasks);
   return j.dump(2) + "\n";
 }
 
@@ -189,6 +212,8 @@ Verdict verdict_from_json(const std::string& text) try {
   for (const auto& w : j.at("windows")) v.windows.push_back(window_from(w));
   for (const auto& a : j.at("alarms")) v.alarms.push_back(alarm_from(a));
   v.caveats = j.at("caveats").get<std::vector<std::string>>();
+  if (j.contains("tasks"))
+    for (const auto& t : j.at("tasks")) v.tasks.push_back(task_from(t));
   return v;
 } catch (const json::exception& e) {
   fail("verdict.json cannot be read: {}", e.what());

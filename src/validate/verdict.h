@@ -48,6 +48,18 @@ struct WindowResult {
   Outcome outcome = Outcome::Inconclusive;
 };
 
+/// Baseline and candidate on one metric of one task, over the same examples: see task_comparison.h.
+struct TaskComparison {
+  std::string task;
+  std::string metric;
+  bool higher_is_better = true;
+  std::int64_t examples = 0;
+  double baseline = 0, candidate = 0;
+  double difference = 0;         ///< candidate - baseline
+  std::array<double, 2> ci95{};  ///< over examples, not over seeds
+  bool operator==(const TaskComparison&) const = default;
+};
+
 struct AbortRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -86,6 +98,7 @@ struct Verdict {
   std::optional<AbortRecord> abort;
   std::vector<AlarmEvent> alarms;
   std::vector<std::string> caveats;
+  std::vector<TaskComparison> tasks;  ///< empty without tasks, and after an abort
   std::string protocol_hash;
   bool preregistered = true;  ///< the protocol's hash is the one both runs carry
 };
