@@ -111,6 +111,7 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
   plan.checkpoint_keep = static_cast<int>(config_.checkpoint.keep);
   plan.telemetry_every = config_.telemetry.every;
   plan.telemetry_layers = config_.telemetry.layers;
+  plan.tensorboard = config_.metrics.tensorboard;
   plan.identity = contract();
   plan.identity["precision"] = maths_hash(config_, true);
   HeaderEvent& h = plan.header;
