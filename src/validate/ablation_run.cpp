@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains the arms of an ablation, skipping those that are finished.
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 #include "io/file.h"
 #include "train/checkpoint.h"
 #include "train/run_log.h"
 #include "validate/ablation.h"
+#include "validate/arm_log.h"
 
 namespace nibble {
 namespace {
@@ -25,29 +25,6 @@ void freeze(const AblationPlan& plan, bool resume) {
     return;
   }
   write_file(path, canonical_text(plan.protocol));
-}
-
-std::vector<EvalPoint> points(const std::vector<EvalEvent>& events) {
-  std::vector<EvalPoint> out;
-  for (const EvalEvent& e : events)
-    if (e.step > 0) out.push_back({e.step, e.tokens, e.loss});
-  return out;
-}
-
-/// Throws unless both runs started from the same bytes and saw the same batches in every step they share.
-void require_paired(const RunLog& baseline, const RunLog& log, const std::string& directory) {
-  check(baseline.header.init == log.header.init,
-        "{} did not start from the baseline's bytes ({} and {}): not a paired comparison", directory,
-        log.header.init, baseline.header.init);
-  std::map<std::int64_t, std::uint64_t> batches;
-  for (const TrainEvent& e : baseline.train) batches[e.step] = e.batch_hash;
-  for (const TrainEvent& e : log.train) {
-    const auto it = batches.find(e.step);
-    check(it == batches.end() || it->second == e.batch_hash,
-          "{} and the baseline saw different batches in step {}: not a paired comparison. Were data files "
-          "changed between the arms?",
-          directory, e.step);
-  }
 }
 
 class Runner {
@@ -108,7 +85,7 @@ class Runner {
     if (spec.name == kBaselineArm)
       baseline_ = log;
     else
-      require_paired(baseline_, log, spec.directory);
+      require_paired(baseline_, "the baseline", log, spec.directory);
     ArmCurves& c = curves_of(spec);
     c.seeds.push_back(points(log.evaluations));
     for (const AlarmEvent& a : log.alarms)
@@ -118,13 +95,6 @@ class Runner {
   const std::vector<ArmCurves>& curves() const { return curves_; }
 
  private:
-  static BaselineLosses losses_of(const RunLog& log) {
-    BaselineLosses out;
-    for (const EvalEvent& e : log.evaluations) out.val[e.step] = e.loss;
-    for (const TrainEvent& e : log.train) out.train[e.step] = e.loss;
-    return out;
-  }
-
   RunConfig config_of(const ArmSpec& spec) const {
     const std::string name = spec.name == kAaArm ? kFullArm : spec.name;
     const auto arm = std::find_if(plan_.arms.begin(), plan_.arms.end(),
