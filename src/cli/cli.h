@@ -24,6 +24,9 @@ using Verb = std::function<ExitCode()>;
 Verb add_train(CLI::App& app);
 Verb add_validate(CLI::App& app);
 Verb add_ablate(CLI::App& app);
+Verb add_branch(CLI::App& app);
+Verb add_replay(CLI::App& app);
+Verb add_watch(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_plan(CLI::App& app);
 Verb add_compare(CLI::App& app);
@@ -44,6 +47,8 @@ struct MachineOptions {
   int threads = -1;     ///< negative: the configuration's, or one a hardware thread
 };
 void add_machine_options(CLI::App& app, MachineOptions& options);
+/// The same as settings of a configuration: {"training.threads=2"}.
+std::vector<std::string> settings_of(const MachineOptions& machine);
 
 /// FILE.toml and --set section.key=value, which every verb that reads a configuration has.
 struct ConfigOptions {
