@@ -20,8 +20,10 @@ ArmSeries series_of(const Branch& b, const RunLog& log, const char* name, const 
     e.step -= b.from;
     e.tokens = e.step * b.tokens_per_step;
   }
+  // An arm that outlived a branch that broke has no partner there.
+  const std::int64_t last = b.rows.empty() ? b.from : b.rows.back().step;
   for (const EvalEvent& e : log.evaluations)
-    if (e.step > b.from)
+    if (e.step > b.from && e.step <= last)
       arm.evals.push_back({e.step - b.from, (e.step - b.from) * b.tokens_per_step, e.loss});
   return arm;
 }

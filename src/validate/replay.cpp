@@ -45,8 +45,7 @@ ReplayBreak broken_at(const NonFiniteStep& e, const ParamStore& params) {
 class Replayer {
  public:
   Replayer(const RunSetup& setup, const RunPoint& start, const Replay& r)
-      : setup_(setup),
-        start_(start),
+      : start_(start),
         from_(r.from),
         until_(r.until),
         order_(setup.order(static_cast<std::uint64_t>(setup.config().training.seed))) {}
@@ -83,7 +82,6 @@ class Replayer {
   }
 
  private:
-  const RunSetup& setup_;
   const RunPoint& start_;
   std::int64_t from_, until_;
   SampleOrder order_;

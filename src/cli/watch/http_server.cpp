@@ -69,6 +69,16 @@ std::optional<std::string> read_head(int socket, const std::atomic<bool>& stop, 
   return head;
 }
 
+/// Takes what still comes for a moment: closing with bytes unread would take the answer back.
+void drain(int socket) {
+  ::shutdown(socket, SHUT_WR);
+  char buffer[2048];
+  for (int i = 0; i < 8; ++i) {
+    pollfd ready{socket, POLLIN, 0};
+    if (::poll(&ready, 1, 50) <= 0 || ::recv(socket, buffer, sizeof buffer, MSG_DONTWAIT) <= 0) return;
+  }
+}
+
 std::string lower(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
@@ -158,7 +168,7 @@ void HttpServer::accept_loop() {
     Reader& reader = readers_.emplace_back();
     reader.thread = std::thread([this, socket, &reader] {
       serve(socket);
-      ::shutdown(socket, SHUT_WR);
+      drain(socket);
       ::close(socket);
       reader.done = true;
     });
