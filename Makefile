@@ -37,7 +37,7 @@ format:      ## rewrites C++ as clang-format has it
 ci-full:     ## everything: what .ci/run does, all sanitizers, full tidy, all architectures
 	tools/ci_full.sh
 
-interop:     ## a checkpoint against transformers and tokenizers from PyPI
+interop:     ## a checkpoint against transformers and tokenizers, event files against tensorboard, from PyPI
 	tools/interop/run.sh
 
 clean:       ## removes build/ (runs/ stays)

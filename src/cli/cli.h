@@ -25,6 +25,9 @@ Verb add_train(CLI::App& app);
 Verb add_validate(CLI::App& app);
 Verb add_ablate(CLI::App& app);
 Verb add_probe(CLI::App& app);
+Verb add_branch(CLI::App& app);
+Verb add_replay(CLI::App& app);
+Verb add_watch(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_data(CLI::App& app);
 Verb add_plan(CLI::App& app);
@@ -49,6 +52,8 @@ struct MachineOptions {
   int threads = -1;     ///< negative: the configuration's, or one a hardware thread
 };
 void add_machine_options(CLI::App& app, MachineOptions& options);
+/// The same as settings of a configuration: {"training.threads=2"}.
+std::vector<std::string> settings_of(const MachineOptions& machine);
 
 /// FILE.toml and --set section.key=value, which every verb that reads a configuration has.
 struct ConfigOptions {

@@ -21,7 +21,9 @@ constexpr const char* kAbout =
 constexpr const char* kExitCodes =
     "Exit codes: 0 done or verdict PASS; 1 error; 2 bad usage or configuration; 3 verdict FAIL or aborted by "
     "the "
-    "rule; 4 inconclusive; 5 non-finite loss or gradient; 128 + n after signal n, state saved.";
+    "rule; 4 inconclusive; 5 non-finite loss or gradient; of replay: 6 the recipe, 7 the data, 8 the stack "
+    "is at "
+    "fault; 128 + n after signal n, state saved.";
 
 struct Row {
   const char* name;
@@ -34,6 +36,9 @@ constexpr Row kVerbs[] = {
     {"ablate", "Train a recipe without each of its ingredients and rank what they are worth", add_ablate},
     {"probe", "Measure what quantising each layer costs and propose which to keep in BF16", add_probe},
     {"train", "Train one model", add_train},
+    {"branch", "Health check: from a checkpoint a short branch in another recipe, and the gap", add_branch},
+    {"replay", "The steps before an event again: is the recipe, the data or the stack at fault", add_replay},
+    {"watch", "A live page, or a terminal, of runs as they train", add_watch},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
     {"data", "Tokenise the text of a configuration and say what it holds", add_data},
     {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},

@@ -27,9 +27,15 @@ void add_config_options(CLI::App& app, ConfigOptions& options) {
 
 RunConfig load_with(const ConfigOptions& config, const MachineOptions& machine) {
   std::vector<std::string> sets = config.overrides;
+  for (const std::string& set : settings_of(machine)) sets.push_back(set);
+  return load_run_config(config.path, sets);
+}
+
+std::vector<std::string> settings_of(const MachineOptions& machine) {
+  std::vector<std::string> sets;
   if (!machine.backend.empty()) sets.push_back(fmt::format("training.backend=\"{}\"", machine.backend));
   if (machine.threads >= 0) sets.push_back(fmt::format("training.threads={}", machine.threads));
-  return load_run_config(config.path, sets);
+  return sets;
 }
 
 namespace {

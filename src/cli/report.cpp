@@ -4,16 +4,22 @@
 #include <fmt/format.h>
 
 #include "cli/cli.h"
+#include "report/metrics_csv.h"
 
 namespace nibble {
 namespace {
 
 struct Options {
-  std::string run;
+  std::string run, csv;
   bool markdown = false;
 };
 
 ExitCode run(const Options& o) {
+  if (!o.csv.empty()) {
+    write_metrics_csv(o.run, o.csv);
+    fmt::print("metrics: {}\n", o.csv);
+    return 0;
+  }
   const ReportData data = read_run(o.run);
   const std::filesystem::path html = std::filesystem::path(o.run) / "report.html";
   write_report(html, data);
@@ -28,8 +34,11 @@ ExitCode run(const Options& o) {
 
 Verb add_report(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("RUN", o->run, "Folder of a comparison: runs/NAME")->required();
+  app.add_option("RUN", o->run, "Folder of a comparison: runs/NAME; with --csv of any run")->required();
   app.add_flag("--markdown", o->markdown, "Print the summary as Markdown, for a merge request or a chat");
+  app.add_option("--csv", o->csv,
+                 "Write the logs of all arms as one table to this file instead; of a single run too")
+      ->excludes("--markdown");
   return [o] { return run(*o); };
 }
 

@@ -219,9 +219,12 @@ std::string plot_gap(const ReportData& d) {
   plot.band(-2 * sigma, 2 * sigma, "band2");
   plot.band(-sigma, sigma, "band1");
   plot.segment({0, 0}, {total_tokens(d), 0}, "zero");
+  // A branch has no abort rule, and a limit only where one was given.
   const bool one_line = std::abs(abort - limit) < 0.02 * limit;
-  plot.level(limit, fmt::format("{} {:.2f} %", one_line ? "limit, abort" : "limit", limit), "limit");
-  if (!one_line) plot.level(abort, fmt::format("abort {:.2f} %", abort), "abort");
+  if (limit > 0)
+    plot.level(limit, fmt::format("{} {:.2f} %", one_line ? "limit, abort" : "limit", limit), "limit");
+  if (!one_line && d.protocol.abort.limit > 0)
+    plot.level(abort, fmt::format("abort {:.2f} %", abort), "abort");
   for (const auto& w : d.protocol.windows) {
     if (&w == &d.protocol.final_window()) continue;
     plot.segment({tokens_of_step(d, w.after_step), 100 * w.limit},
@@ -240,7 +243,7 @@ std::string plot_gap(const ReportData& d) {
          "<div class='legend'>" + swatch("--cand", "candidate - baseline") +
          (other.empty() ? "" : swatch("--aa", "A/A arm - baseline")) +
          swatch("--band1", fmt::format("±σ, ±2σ of one pair (σ = {:.2f} %)", sigma), "box") +
-         swatch("--limit", "limit (short line: the stable window's)") +
+         (limit > 0 ? swatch("--limit", "limit (short line: the stable window's)") : "") +
          swatch("--window", "decision windows", "box") + "</div>";
 }
 

@@ -42,6 +42,16 @@ const LearnerConfig& checked(const LearnerConfig& c) {
   return c;
 }
 
+/// The operand that a step's fault names, in words and as an error that carries it.
+NonFiniteStep faulty_operand(const StepRecord& r, const std::vector<LinearInfo>& all) {
+  std::string layer, gemm, operand;
+  for (const LinearInfo& l : all)
+    for (const Gemm g : kGemms)
+      for (const Operand o : kOperands)
+        if (fault_id(l, g, o) == r.fault) layer = l.name, gemm = name(g), operand = operand_name(g, o);
+  return {fault_sentence(r.step, all, r.fault, "a NaN or an infinity"), r.step, layer, gemm, operand};
+}
+
 }  // namespace
 
 Learner::Learner(Stream& stream, const LearnerConfig& config)
@@ -218,15 +228,15 @@ void Learner::require_sound(const StepRecord& r) {
   steps_begun_ = r.step;
   in_flight_ = 0;
   device().zero(&record()->halted, sizeof r.halted);
-  if (r.fault >= 0)
-    throw Error(ErrorKind::NonFinite, fault_sentence(r.step, linears_, r.fault, "a NaN or an infinity"));
+  if (r.fault >= 0) throw faulty_operand(r, linears_);
   const bool loss = !std::isfinite(r.loss_sum);
-  throw Error(ErrorKind::NonFinite,
-              fmt::format("step {}: {} is {} under the recipe {}; the weights are those of before the step. "
-                          "Resume from the last checkpoint with a lower learning rate, or in bf16 to see "
-                          "whether the recipe is at fault",
-                          r.step, loss ? "the loss" : "the gradient norm",
-                          loss ? r.loss_sum : std::sqrt(r.grad_squares), config_.recipe.name));
+  throw NonFiniteStep(
+      fmt::format("step {}: {} is {} under the recipe {}; the weights are those of before the step. "
+                  "Resume from the last checkpoint with a lower learning rate, or in bf16 to see "
+                  "whether the recipe is at fault",
+                  r.step, loss ? "the loss" : "the gradient norm",
+                  loss ? r.loss_sum : std::sqrt(r.grad_squares), config_.recipe.name),
+      r.step, "", "", "");
 }
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "base/error.h"
 #include "layers/amax_state.h"
 #include "models/decoder.h"
 #include "models/param_store.h"
@@ -49,6 +50,20 @@ struct StepResult {
   double lr = 0;
 };
 
+/// A step whose loss, gradients or operands are not finite, and where it was seen first.
+class NonFiniteStep final : public Error {
+ public:
+  NonFiniteStep(const std::string& what, std::int64_t step, std::string layer, std::string gemm,
+                std::string operand)
+      : Error(ErrorKind::NonFinite, what),
+        step(step),
+        layer(std::move(layer)),
+        gemm(std::move(gemm)),
+        operand(std::move(operand)) {}
+  std::int64_t step;                 ///< from 0
+  std::string layer, gemm, operand;  ///< the first quantised operand; empty: the loss or the norm alone
+};
+
 /// A model with its optimizer: the state that a checkpoint holds, and the training step.
 ///
 /// A step is begun and finished apart: begin() issues all of its work and waits for nothing, finish() waits
@@ -75,8 +90,8 @@ class Learner {
   /// finished. Throws Error{Runtime} for a token outside the vocabulary.
   void begin(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T, QuantObserver* observer);
 
-  /// The oldest step begun. Throws Error{NonFinite} naming step and place; the weights are then those of
-  /// before that step, which is the next one again, and nothing is in flight.
+  /// The oldest step begun. Throws NonFiniteStep (an Error{NonFinite}) naming step and place; the weights are
+  /// then those of before that step, which is the next one again, and nothing is in flight.
   StepResult finish();
 
   StepResult step(View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,

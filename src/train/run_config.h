@@ -117,6 +117,7 @@ struct CheckpointSection {
 
 struct MetricsSection {
   std::int64_t progress = 10;
+  bool tensorboard = false;
   friend bool operator==(const MetricsSection&, const MetricsSection&) = default;
 };
 

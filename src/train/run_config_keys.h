@@ -224,6 +224,8 @@ void visit_around(C& c, V& v) {
   v("resume", c.checkpoint.resume, kNone, "continue from the newest checkpoint");
   v.section("metrics", "The progress line; metrics.jsonl has a row a step.");
   v("progress", c.metrics.progress, kNone, "steps between progress lines");
+  v("tensorboard", c.metrics.tensorboard, kNone,
+    "also write TensorBoard event files, into tensorboard/ of the run's folder");
   v.section("telemetry", "What quantisation does, a layer, GEMM and operand at a time.");
   v("every", c.telemetry.every, kNone, "steps between measurements; 0: never");
   v("layers", c.telemetry.layers, kNone, "globs over names of linears; empty: all");

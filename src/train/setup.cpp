@@ -116,6 +116,7 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
                     .tensors = config_.telemetry.tensors,
                     .statistics = config_.telemetry.statistics};
   plan.alarms = config_.telemetry.alarms;
+  plan.tensorboard = config_.metrics.tensorboard;
   plan.identity = contract();
   plan.identity["precision"] = maths_hash(config_, true);
   HeaderEvent& h = plan.header;

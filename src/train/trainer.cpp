@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "io/atomic_dir.h"
 #include "telemetry/jsonl_sink.h"
+#include "telemetry/tensorboard_sink.h"
 #include "train/checkpoint.h"
 #include "train/quant_monitor.h"
 #include "train/run_log.h"
@@ -57,13 +58,13 @@ class Run {
   }
 
   RunResult train(const std::function<bool(const EvalEvent&)>& stop) {
-    const std::int64_t steps = learner_.config().schedule.steps;
+    const std::int64_t steps = plan_.until > 0 ? plan_.until : learner_.config().schedule.steps;
     last_finish_ = Clock::now();
     try {
       // A rule that stops a run counts evaluations in a row, also across a resume.
       for (const EvalEvent& e : result_.evaluations)
         if (stop && stop(e)) return finish(RunEnd::Stopped);
-      if (learner_.steps_done() == 0 && evaluates_at(0)) evaluate();
+      if (!resumed_ && evaluates_at(learner_.steps_done())) evaluate();
       if (learner_.steps_done() == 0 && tasks_at(0)) evaluate_tasks();
       while (learner_.steps_begun() < steps) {
         if (signals_.received() != 0) {
@@ -102,27 +103,32 @@ class Run {
             "from a backup, "
             "or run without --resume: what is there will be moved aside",
             checkpoints_.string());
-      fmt::print(stderr, "nibble: {} holds no checkpoint yet; starting at step 0\n", checkpoints_.string());
+      fmt::print(stderr, "nibble: {} holds no checkpoint yet; starting at step {}\n", checkpoints_.string(),
+                 learner_.steps_done());
       return;
     }
     check_identity(read_checkpoint_state(*latest.directory), plan_.identity, *latest.directory);
     load_checkpoint(*latest.directory, learner_);
     result_.checkpoint = *latest.directory;
+    resumed_ = true;
   }
 
   void open_logs(const std::shared_ptr<Sink>& console) {
     std::optional<std::int64_t> from;
-    if (learner_.steps_done() > 0) {
+    if (resumed_) {
       from = learner_.steps_done();
       recall(*from);
     }
     sinks_.add(std::make_shared<MetricsJsonl>(plan_.directory / "metrics.jsonl", from));
     sinks_.add(std::make_shared<TelemetryJsonl>(plan_.directory / "telemetry.jsonl", from, plan_.telemetry));
+    if (plan_.tensorboard)
+      sinks_.add(std::make_shared<TensorBoardSink>(plan_.directory / "tensorboard", from));
     sinks_.add(std::make_shared<Recorder>(result_));
     if (console) sinks_.add(console);
     sinks_.on(plan_.header);
-    // The log has it from before; who watches the resumed run has not.
+    // The log of a resumed run has it from before; who watches it has not.
     if (from && console) announce_switches(*console);
+    if (!from) announce_switches(sinks_);
   }
 
   /// Precision changes after the steps that are done. Said when the last of them is, before a checkpoint of
@@ -253,6 +259,7 @@ class Run {
   std::filesystem::path checkpoints_;
   Batch validation_;
   QuantMonitor monitor_;
+  bool resumed_ = false;                      ///< from a checkpoint of this directory
   std::deque<decltype(Batch::hash)> hashes_;  ///< of the steps in flight
   Clock::time_point last_finish_ = Clock::now();
   RunResult result_;

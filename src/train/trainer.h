@@ -37,10 +37,12 @@ struct RunPlan {
   int checkpoint_keep = 2;            ///< 0: all
   std::int64_t telemetry_every = 0;   ///< steps; 0: never. The first step is always measured then
   TelemetrySelection telemetry;       ///< what is measured then
+  bool tensorboard = false;           ///< also tensorboard/, event files
   AlarmRules alarms;
   HeaderEvent header;                           ///< first line of the logs
   std::map<std::string, std::string> identity;  ///< see CheckpointState
-  bool resume = false;  ///< continue from the newest valid checkpoint, if there is one
+  bool resume = false;     ///< continue from the newest valid checkpoint, if there is one
+  std::int64_t until = 0;  ///< steps done at which the run ends; 0: those of the learner's schedule
 };
 
 enum class RunEnd { Finished, Signal, Stopped };
@@ -54,10 +56,11 @@ struct RunResult {
   std::filesystem::path checkpoint;    ///< the last one
 };
 
-/// Trains `learner` to the end of its schedule, or until a signal arrives or `stop` says so after an
-/// evaluation. Writes the logs, sends the same events to `console`, saves checkpoints. A resumed run drops
-/// the log lines after its checkpoint and writes them again, bit for bit. Throws  Error{NonFinite} naming the
-/// last good checkpoint;  Error{Runtime} for a full disk, the last checkpoint
+/// Trains `learner` from the steps it has done to the end of its schedule (or plan.until), or until a signal
+/// arrives or `stop` says so after an evaluation. Writes the logs, sends the same events to `console`, saves
+/// checkpoints. A resumed run drops the log lines after its checkpoint and writes them again, bit for bit.
+/// Throws  Error{NonFinite} naming the last good checkpoint;  Error{Runtime} for a full disk, the last
+/// checkpoint
 ///         untouched;  Error{Usage} when the directory belongs to another configuration
 RunResult run_training(Learner& learner, const RunData& data, const RunPlan& plan,
                        const std::shared_ptr<Sink>& console, const SignalGuard& signals,

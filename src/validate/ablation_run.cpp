@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -13,6 +12,7 @@
 #include "io/json.h"
 #include "train/run_log.h"
 #include "validate/ablation.h"
+#include "validate/arm_log.h"
 
 namespace nibble {
 namespace {
@@ -43,36 +43,6 @@ void check_only(const AblationPlan& plan, const std::vector<std::string>& only) 
   for (const std::string& n : only)
     check_usage(names.contains(n), "--only {}: there is no such arm{} The arms are {}.", n,
                 did_you_mean(n, known, 2), fmt::join(known, ", "));
-}
-
-std::vector<EvalPoint> points(const std::vector<EvalEvent>& events) {
-  std::vector<EvalPoint> out;
-  for (const EvalEvent& e : events)
-    if (e.step > 0) out.push_back({e.step, e.tokens, e.loss});
-  return out;
-}
-
-/// Throws unless both runs started from the same bytes and saw the same batches in every step they share.
-void require_paired(const RunLog& baseline, const RunLog& log, const std::string& directory) {
-  check(baseline.header.init == log.header.init,
-        "{} did not start from the baseline's bytes ({} and {}): not a paired comparison", directory,
-        log.header.init, baseline.header.init);
-  std::map<std::int64_t, std::uint64_t> batches;
-  for (const TrainEvent& e : baseline.train) batches[e.step] = e.batch_hash;
-  for (const TrainEvent& e : log.train) {
-    const auto it = batches.find(e.step);
-    check(it == batches.end() || it->second == e.batch_hash,
-          "{} and the baseline saw different batches in step {}: not a paired comparison. Were data files "
-          "changed between the arms?",
-          directory, e.step);
-  }
-}
-
-BaselineLosses losses_of(const RunLog& log) {
-  BaselineLosses out;
-  for (const EvalEvent& e : log.evaluations) out.val[e.step] = e.loss;
-  for (const TrainEvent& e : log.train) out.train[e.step] = e.loss;
-  return out;
 }
 
 class Runner {
@@ -137,7 +107,7 @@ class Runner {
       if (spec.name == kBaselineArm)
         baseline = log;
       else if (spec.name != kAgainArm)
-        require_paired(baseline, log, spec.directory);
+        require_paired(baseline, "the baseline", log, spec.directory);
       collect(spec, log, out);
     }
     return out;

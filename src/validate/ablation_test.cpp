@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 
@@ -11,6 +10,7 @@
 #include "io/file.h"
 #include "io/file_lock.h"
 #include "train/run_log.h"
+#include "validate/tiny_run.h"
 
 namespace nibble {
 namespace {
@@ -20,64 +20,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// A folder with a text and the configuration of a model whose step takes milliseconds.
-class Place {
+/// The tiny run of every test here, ten steps long.
+class Place : public TinyPlace {
  public:
-  Place() {
-    std::string name = (std::filesystem::path(::testing::TempDir()) / "nibble-ablation-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "cannot make " << name;
-    path_ = name;
-    std::string text;
-    unsigned state = 7;
-    const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "ran.\n"};
-    while (text.size() < 30000) text += words[((state = state * 1664525u + 1013904223u) >> 24) % 8];
-    write_file(path_ / "text.txt", text);
-  }
-  ~Place() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-
   RunConfig config(const std::vector<std::string>& sets = {}) const {
-    return parse_run_config(fmt::format(R"([model]
-blocks = 3
-vocab_size = 384
-hidden = 32
-ffn = 64
-heads = 2
-kv_heads = 2
-head_dim = 16
-max_sequence = 32
-activation = "relu2"
-rope_theta = 10000
-[data]
-corpus = ""
-files = ["{0}/text.txt"]
-tokenizer = "byte"
-cache = "{0}/cache"
-[schedule]
-kind = "constant"
-warmup_steps = 2
-[training]
-name = "tiny"
-runs = "{0}/runs"
-steps = 10
-batch = 2
-sequence = 32
-threads = 1
-[telemetry]
-every = 0
-[eval]
-sequences = 2
-)",
-                                        path_.string()),
-                            "test", sets);
+    std::vector<std::string> all = {"schedule.kind=constant", "schedule.warmup_steps=2", "training.steps=10",
+                                    "training.batch=2",       "training.micro_batch=0",  "optimizer.lr=1e-3",
+                                    "checkpoint.every=0",     "checkpoint.keep=2",       "eval.every=0"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return TinyPlace::config(all);
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 std::string usage_error(const RunSetup& setup, const AblationRequest& request) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/crc32c.h"
+
 /// Loss curves out of whatever a training run left behind.
 ///
 /// Goals: any two runs can be laid side by side; what was read, and what was passed over, is said.
@@ -54,11 +56,6 @@ CurveSource parse_curve_source(const std::string& text);
 /// "loss" in its lines. Throws Error{Usage} when it must be told which of several curves is meant (and lists
 /// them), Error{Runtime} for damaged or unreadable files, naming place and remedy.
 Curve read_curve(const std::string& source);
-
-/// CRC-32C (Castagnoli, reflected 0x82F63B78) and the masked form of TFRecord files:
-/// rotate right by 15, add 0xA282EAD8. Source: [TFRECORD].
-std::uint32_t crc32c(std::string_view bytes);
-std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// One scalar of a TensorBoard event file.
 struct ScalarEvent {
