@@ -52,7 +52,7 @@ void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targe
 void Head::score(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
                  View<float> greedy_T) {
   const std::int64_t tokens = x_TD.size(0), columns = weight_.compute.size(0);
-  const std::int64_t chunk = chunk_tokens(ctx.stream.kind());
+  const std::int64_t chunk = chunk_tokens(ctx.stream.kind(), DType::F32);
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     const ArenaScope temporaries(ctx.arena);

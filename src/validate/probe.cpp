@@ -46,30 +46,37 @@ std::vector<bool> only(std::size_t count, std::size_t one) {
   return kept;
 }
 
-/// What the GEMMs of one linear report, added up.
+/// What the GEMMs of one linear report, added up over the batches in the backend's memory.
 class OneLinear final : public QuantObserver {
  public:
-  explicit OneLinear(const LinearInfo& linear) : position_(linear.position) {}
-
-  bool wants(const LinearInfo& linear, Gemm) override { return linear.position == position_; }
-  void on_operand(const LinearInfo&, Gemm gemm, Operand operand, const QuantSpec&,
-                  const QuantStats& s) override {
-    stats_[static_cast<std::size_t>(gemm)][static_cast<std::size_t>(operand)].merge(s);
-  }
-  void on_product(const LinearInfo&, Gemm gemm, double relative_error) override {
-    errors_[static_cast<std::size_t>(gemm)] += relative_error * relative_error;
-    ++products_[static_cast<std::size_t>(gemm)];
+  OneLinear(Device& device, const LinearInfo& linear)
+      : device_(&device), position_(linear.position), sums_(device, sizeof(Sums)) {
+    device.zero(sums_.data(), sums_.bytes());
   }
 
-  bool has(std::size_t gemm) const { return products_[gemm] > 0; }
-  double error(std::size_t gemm) const { return has(gemm) ? std::sqrt(errors_[gemm] / products_[gemm]) : 0; }
-  const QuantStats& stats(std::size_t gemm, std::size_t operand) const { return stats_[gemm][operand]; }
+  OperandSums* operand(const LinearInfo& linear, Gemm gemm, Operand operand, const QuantSpec&) override {
+    if (linear.position != position_) return nullptr;
+    return &sums_.as<Sums>()->operands[static_cast<int>(gemm)][static_cast<int>(operand)];
+  }
+  DifferenceSums* product(const LinearInfo& linear, Gemm gemm) override {
+    if (linear.position != position_) return nullptr;
+    return &sums_.as<Sums>()->products[static_cast<int>(gemm)];
+  }
+
+  struct Sums {
+    OperandSums operands[3][2];
+    DifferenceSums products[3];
+  };
+  Sums read() const {
+    Sums out;
+    device_->copy_to_host(&out, sums_.data(), sizeof out);
+    return out;
+  }
 
  private:
+  Device* device_;
   int position_;
-  std::array<std::array<QuantStats, 2>, 3> stats_{};
-  std::array<double, 3> errors_{};
-  std::array<int, 3> products_{};
+  Buffer sums_;
 };
 
 /// Forward and backward passes of the learner's weights under any recipe.
@@ -88,7 +95,7 @@ class Bench {
     double sum = 0;
     std::int64_t tokens = 0;
     for (std::size_t b = first; b < batches_.size(); b += 2) {
-      sum += pass(bf16_, recipe, b, false, nullptr);
+      sum += pass(bf16_, recipe, b, Pass::Forward, nullptr);
       tokens += static_cast<std::int64_t>(batches_[b].ids.size());
     }
     return sum / static_cast<double>(tokens);
@@ -96,19 +103,24 @@ class Bench {
 
   /// Gradient of the mean loss over every second batch from `first` on.
   std::vector<float> gradient(const Recipe& recipe, std::size_t first, QuantObserver* observer) {
-    learner_.params().zero_grads();
-    for (std::size_t b = first; b < batches_.size(); b += 2) pass(bf16_, recipe, b, true, observer);
+    backward(bf16_, recipe, first, observer);
     return learner_.params().read(learner_.params().all_grads());
   }
 
   void observe_in_fp32(const Recipe& recipe, std::size_t first, QuantObserver& observer) {
-    learner_.params().zero_grads();
-    for (std::size_t b = first; b < batches_.size(); b += 2) pass(fp32_, recipe, b, true, &observer);
+    backward(fp32_, recipe, first, &observer);
   }
 
  private:
-  double pass(Decoder& model, const Recipe& recipe, std::size_t index, bool backward,
-              QuantObserver* observer) {
+  enum class Pass { Forward, FirstBackward, Backward };
+
+  void backward(Decoder& model, const Recipe& recipe, std::size_t first, QuantObserver* observer) {
+    learner_.params().begin_grads();
+    for (std::size_t b = first; b < batches_.size(); b += 2)
+      pass(model, recipe, b, b == first ? Pass::FirstBackward : Pass::Backward, observer);
+  }
+
+  double pass(Decoder& model, const Recipe& recipe, std::size_t index, Pass kind, QuantObserver* observer) {
     const ProbeBatch& batch = batches_[index];
     const auto tokens = static_cast<std::int64_t>(batch.ids.size());
     Device& device = stream_.device();
@@ -130,9 +142,10 @@ class Bench {
                 .first_token = static_cast<std::int64_t>(index) * tokens,
                 .sr_seed = learner_.config().sr_seed,
                 .weights_version = 1,
-                .training = backward,
+                .training = kind != Pass::Forward,
+                .first_wgrad = kind == Pass::FirstBackward,
                 .observer = observer};
-    if (backward)
+    if (kind != Pass::Forward)
       model.train(ctx, ids, targets, loss_T, 1.0f / static_cast<float>(tokens));
     else
       model.evaluate(ctx, ids, targets, loss_T);
@@ -159,13 +172,15 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& exa
 }
 
 void take_gemms(LayerProbe& layer, const OneLinear& seen, const OneLinear* exact) {
+  const OneLinear::Sums sums = seen.read();
+  const OneLinear::Sums in_fp32 = exact != nullptr ? exact->read() : OneLinear::Sums{};
   for (std::size_t g = 0; g < 3; ++g) {
     GemmProbe& gemm = layer.gemms[g];
-    gemm.quantized = seen.has(g);
-    gemm.error = seen.error(g);
-    if (exact != nullptr) gemm.exact_error = exact->error(g);
+    gemm.quantized = sums.products[g].count > 0;
+    gemm.error = sums.products[g].relative_error();
+    if (exact != nullptr) gemm.exact_error = in_fp32.products[g].relative_error();
     for (std::size_t o = 0; o < 2; ++o) {
-      const QuantStats& s = seen.stats(g, o);
+      const QuantStats& s = sums.operands[g][o].quantised;
       if (s.count == 0) continue;
       gemm.flushed[o] = s.flushed_share();
       gemm.cosine[o] = s.cosine();
@@ -284,7 +299,7 @@ Probe probe(Learner& learner, Stream& stream, const Recipe& recipe, const std::v
     const Recipe alone = with_kept(recipe, all, all_but(all.size(), i));
     layer.loss_only = bench.loss(alone, 0) - p.loss_bf16;
     layer.loss_kept = p.loss_quantized - bench.loss(with_kept(recipe, all, only(all.size(), i)), 0);
-    OneLinear seen(all[i]), exact(all[i]);
+    OneLinear seen(stream.device(), all[i]), exact(stream.device(), all[i]);
     layer.gradient_error = relative_error(bench.gradient(alone, 0, &seen), gradient);
     if (options.exact) bench.observe_in_fp32(in_fp32(alone), 0, exact);
     take_gemms(layer, seen, options.exact ? &exact : nullptr);

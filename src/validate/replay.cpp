@@ -63,7 +63,7 @@ class Replayer {
     for (std::int64_t step = from_; step < until_; ++step) {
       const std::int64_t read = step + 1 == swapped ? config.schedule.steps + step : step;
       const Batch batch = order_.batch(read, config.batch);
-      QuantMonitor monitor({}, {});
+      QuantMonitor monitor(stream.device(), {}, {});
       const bool first = step == from_;
       try {
         const StepResult r =
