@@ -57,12 +57,15 @@ Outcome one_step(const Recipe& recipe, BackendKind backend) {
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
   Everything observer;
   // Delayed scaling knows no amax before the second step, and its first one is no measure of anything.
+  double first = -1;
   if (learner.amaxes() != nullptr)
-    learner.step(View<const std::int32_t>(ids.data(), kSequence),
-                 View<const std::int32_t>(ids.data() + 1, kSequence), nullptr);
+    first = learner
+                .step(View<const std::int32_t>(ids.data(), kSequence),
+                      View<const std::int32_t>(ids.data() + 1, kSequence), nullptr)
+                .loss;
   const StepResult r = learner.step(View<const std::int32_t>(ids.data(), kSequence),
                                     View<const std::int32_t>(ids.data() + 1, kSequence), &observer);
-  Outcome out{.loss = r.loss, .operands = static_cast<int>(observer.operands.size())};
+  Outcome out{.loss = first < 0 ? r.loss : first, .operands = static_cast<int>(observer.operands.size())};
   for (const auto& [where, sums] : observer.operands)
     EXPECT_GT(sums.quantised.sqnr_db(), 5) << where << " under " << recipe.name;
   for (const auto& [where, sums] : observer.products) out.worst = std::max(out.worst, sums.relative_error());
@@ -118,13 +121,10 @@ TEST(RecipeOptions, ScalesThatAProductDoesNotApplyAreRefusedAtTheStart) {
 }
 
 TEST(RecipeOptions, TensorScalesOfNvfp4RunAStep) {
-  for (const TensorScaling scaling :
-       {TensorScaling::Tensor, TensorScaling::Row, TensorScaling::Previous, TensorScaling::Unit}) {
+  for (const TensorScaling scaling : {TensorScaling::Tensor, TensorScaling::Row, TensorScaling::Previous}) {
     const Recipe recipe = edited(find_recipe("nvfp4"), {.tensor_scaling = scaling});
     check_recipe(recipe, linears(model()), kSequence);
-    // Without a scale a tensor, gradients of 1e-4 meet block scales of 2^-9 at least: most of them are lost.
-    const double bound = scaling == TensorScaling::Unit ? 1.5 : 0.5;
-    EXPECT_LT(one_step(recipe, BackendKind::Cpu).worst, bound) << static_cast<int>(scaling);
+    EXPECT_LT(one_step(recipe, BackendKind::Cpu).worst, 0.5) << static_cast<int>(scaling);
   }
 }
 

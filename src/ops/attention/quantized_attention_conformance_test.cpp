@@ -20,7 +20,7 @@ struct Shape {
   std::int64_t sequences, seq_len, heads, groups, width;
 };
 const Shape kShapes[] = {
-    {1, 32, 2, 1, 16}, {2, 64, 4, 2, 32}, {1, 160, 1, 1, 33}, {2, 1, 2, 2, 4}, {1, 50, 3, 3, 8}};
+    {1, 32, 2, 1, 16}, {2, 32, 4, 2, 32}, {1, 96, 1, 1, 17}, {2, 1, 2, 2, 4}, {1, 25, 3, 3, 8}};
 
 /// The formats that blocks allow at this length: all, or those without blocks.
 std::vector<Format> formats_of(const Shape& s, Format fp8) {
