@@ -139,7 +139,8 @@ def agree_pairs(novel, count):
             for kind, wrong in agreement(sentence):
                 by_kind.setdefault(kind, []).append({"good": sentence, "bad": wrong, "rule": kind})
     each = count // len(by_kind)
-    return [pair for kind in sorted(by_kind) for pair in choice.some(by_kind[kind], each)]
+    pairs = [pair for kind in sorted(by_kind) for pair in choice.some(by_kind[kind], each)]
+    return choice.some(pairs, len(pairs))  # in no order, so that a limit keeps some of each
 
 
 def text_pieces(novel, count):

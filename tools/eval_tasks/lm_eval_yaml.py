@@ -10,8 +10,14 @@ doc_to_choice: "{{choices}}"
 doc_to_target: "{{gold}}"
 metric_list:
   - metric: acc
+    aggregation: mean
+    higher_is_better: true
   - metric: acc_norm
+    aggregation: mean
+    higher_is_better: true
   - metric: acc_bytes
+    aggregation: mean
+    higher_is_better: true
 """,
     "last_word": """output_type: loglikelihood
 doc_to_text: "{{context}}"
@@ -30,14 +36,22 @@ doc_to_choice: "{{[good, bad]}}"
 doc_to_target: 0
 metric_list:
   - metric: acc
+    aggregation: mean
+    higher_is_better: true
 """,
     "text": """output_type: loglikelihood_rolling
 doc_to_text: ""
 doc_to_target: "{{text}}"
 metric_list:
   - metric: bits_per_byte
+    aggregation: bits_per_byte
+    higher_is_better: false
   - metric: byte_perplexity
+    aggregation: weighted_perplexity
+    higher_is_better: false
   - metric: word_perplexity
+    aggregation: weighted_perplexity
+    higher_is_better: false
 """}
 
 

@@ -11,6 +11,7 @@ log-likelihood within --bound (nats), and every metric that both have within 1e-
 
 import argparse
 import json
+import logging
 import math
 import os
 import subprocess
@@ -19,11 +20,13 @@ import tempfile
 
 def harness_samples(model, yamls, names, limit, with_tokens=False):
     """{task: {"metrics": {...}, "examples": [{"continuations", "resps", ("tokens")}]}} by lm-eval."""
+    os.environ.update(TQDM_DISABLE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
     import lm_eval
     import torch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it says of every long context that it was cut
     torch.set_grad_enabled(False)
     # Without its cache of logits: in batches that (0.4.13) gives a window of a text another score when two texts begin
     # with the same window. With batch_size=1 both ways agree.
