@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "layers/amax_state.h"
 #include "models/decoder.h"
 #include "models/parameters.h"
 #include "ops/embedding/embedding.h"
@@ -21,6 +22,7 @@ double flops_of(const LinearInfo& l) { return static_cast<double>(l.n) * static_
 /// own do not count. It is resolved a linear at a time, so one that keeps all is allowed here.
 Recipe with_kept(Recipe recipe, const std::vector<LinearInfo>& linears, const std::vector<bool>& kept) {
   recipe.first_blocks = recipe.last_blocks = 0;
+  recipe.attention = {};
   recipe.keep_bf16.clear();
   recipe.switches.clear();
   for (std::size_t i = 0; i < linears.size(); ++i)
@@ -197,6 +199,11 @@ void check_inputs(const Learner& learner, const Recipe& recipe, const std::vecto
               "recipe {} quantises nothing, so there is nothing to probe; name another", recipe.name);
   check_usage(recipe.base == Format::Bf16, "recipe {} is based on FP32; probe measures against BF16",
               recipe.name);
+  check_usage(
+      !needs_amax_state(recipe),
+      "recipe {} scales by amaxes of earlier steps, and a probe makes no steps; name one that scales by the "
+      "operand's own amax",
+      recipe.name);
   check_usage(batches.size() >= 2, "a probe needs at least two batches, one of them held out; got {}",
               batches.size());
   const LearnerConfig& c = learner.config();

@@ -83,10 +83,11 @@ struct Probe {
 };
 
 /// The learner's weights are read and its gradients overwritten; nothing else of it changes. `recipe` names
-/// operands and formats; which linears it keeps is not read. Half of `batches` (at least two, the even ones)
-/// are measured, the others judge. Cost for L linears and K batches measured: 2 L K forward passes and L K
-/// forward and backward, twice with exact. Throws Error{Usage} for a recipe that quantises nothing or that
-/// the model cannot run, a budget outside 0 to 1, fewer than two batches.
+/// operands and formats; which linears it keeps and what attention's products do is not read. Half of
+/// `batches` (at least two, the even ones) are measured, the others judge. Cost for L linears and K batches
+/// measured: 2 L K forward passes and L K forward and backward, twice with exact. Throws Error{Usage} for a
+/// recipe that quantises nothing or that the model cannot run, a budget outside 0 to 1, fewer than two
+/// batches.
 Probe probe(Learner& learner, Stream& stream, const Recipe& recipe, const std::vector<ProbeBatch>& batches,
             const ProbeOptions& options);
 

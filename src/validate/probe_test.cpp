@@ -150,6 +150,7 @@ TEST(Probe, RefusesWhatItCannotMeasure) {
     return "accepted";
   };
   EXPECT_THAT(refused({}, "bf16"), HasSubstr("quantises nothing"));
+  EXPECT_THAT(refused({}, "fp8-delayed"), HasSubstr("amaxes of earlier steps"));
   EXPECT_THAT(refused({.budget = 1.5}, "nvfp4"), HasSubstr("budget"));
 }
 
