@@ -78,7 +78,6 @@ class Linear {
   Ready prepare_weight(Context& ctx, Gemm gemm, const QuantSpec& spec, bool transpose, bool coded);
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
-  const float* given_amax(Context& ctx, const Source& source, const Place& place) const;
   void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                 float beta, View<const float> bias = {}) const;
   bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
