@@ -202,38 +202,29 @@ void Linear::require_finite(Context& ctx, const Source& s, const float* amax) co
                                std::isnan(found) ? "a NaN" : "an infinity"));
 }
 
-/// Where the amax stands that `s` is quantised under; null: its own.
-const float* Linear::given_amax(Context& ctx, const Source& s, const Place& place) const {
-  if (!has_amax_rule(s.spec.tensor_scaling)) return nullptr;
-  check(ctx.amaxes != nullptr, "{}: {} needs amaxes of earlier steps, and this pass has none", info_.name,
-        arithmetic_name(s.spec));
-  quantize(ctx.stream, {.x_RC = s.matrix,
-                        .spec = for_quantiser(s.spec),
-                        .transpose = s.transpose,
-                        .amax = place.numbers,
-                        .scale = place.numbers + kScaleAt,
-                        .fault = ctx.record ? &ctx.record->fault : nullptr,
-                        .fault_id = fault_id(info_, s.gemm, s.operand)});
-  require_finite(ctx, s, place.numbers);
-  return ctx.amaxes->choose(ctx.stream, info_, s.gemm, s.operand, s.spec, place.numbers, ctx.step,
-                            ctx.record);
-}
-
 void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) const {
-  const float* given = given_amax(ctx, s, place);
-  quantize(ctx.stream, {.x_RC = s.matrix,
-                        .spec = for_quantiser(s.spec),
-                        .transpose = s.transpose,
-                        .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
-                        .amax_given = given,
-                        .amax = place.numbers,
-                        .scale = place.numbers + kScaleAt,
-                        .values = place.values,
-                        .codes = place.codes,
-                        .scales = place.scales,
-                        .row_amax = place.row_amax,
-                        .fault = ctx.record ? &ctx.record->fault : nullptr,
-                        .fault_id = fault_id(info_, s.gemm, s.operand)});
+  Quantize q{.x_RC = s.matrix,
+             .spec = for_quantiser(s.spec),
+             .transpose = s.transpose,
+             .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
+             .amax = place.numbers,
+             .scale = place.numbers + kScaleAt,
+             .fault = ctx.record ? &ctx.record->fault : nullptr,
+             .fault_id = fault_id(info_, s.gemm, s.operand)};
+  if (has_amax_rule(s.spec.tensor_scaling)) {
+    if (ctx.amaxes == nullptr)
+      fail("{}: {} needs amaxes of earlier steps, and this pass has none", info_.name,
+           arithmetic_name(s.spec));
+    quantize(ctx.stream, q);  // finds its own amax, and nothing else
+    require_finite(ctx, s, place.numbers);
+    q.amax_given =
+        ctx.amaxes->choose(ctx.stream, info_, s.gemm, s.operand, s.spec, place.numbers, ctx.step, ctx.record);
+  }
+  q.values = place.values;
+  q.codes = place.codes;
+  q.scales = place.scales;
+  q.row_amax = place.row_amax;
+  quantize(ctx.stream, q);
   require_finite(ctx, s, place.numbers);
 }
 

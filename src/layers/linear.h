@@ -85,7 +85,6 @@ class Linear {
   View<float> decoded(Context& ctx, const Source& source) const;
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
-  const float* given_amax(Context& ctx, const Source& source, const Place& place) const;
   void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
                 float beta, View<const float> bias = {}) const;
   bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,

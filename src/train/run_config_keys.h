@@ -170,7 +170,7 @@ void visit_precision(C& c, V& v) {
   v("logits", c.precision.logits, kMaths,
     "logits of a training step: fp32, or bf16, which is faster on a GPU; evaluation has fp32");
   v("attention_qk", c.precision.attention_qk, kMaths,
-    "attention's q k^T and its gradients' products: bf16, fp8, nvfp4 or mxfp8; emulated, slow");
+    "attention's q k^T and its gradients' products: bf16, fp8, nvfp4 or mxfp8; emulated");
   v("attention_pv", c.precision.attention_pv, kMaths,
     "attention's P v and its gradients' products: likewise");
   v("attention_backward", c.precision.attention_backward, kMaths,

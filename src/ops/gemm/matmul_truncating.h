@@ -19,7 +19,7 @@ namespace nibble {
 ///            both NVFP4 or both MXFP4. What is missing in the last 64 counts as zero codes under a scale of
 ///            0.
 ///
-/// Every backend gives the same bytes. Plain loops everywhere: some hundred times slower than matmul.
+/// Every backend gives the same bytes. Plain loops everywhere, for studies.
 /// Throws  Error{Runtime} when shapes or formats do not fit
 struct MatMulTruncating {
   Format format = Format::Nvfp4;  ///< or Mxfp4
