@@ -293,6 +293,7 @@ View<float> Linear::decoded(Context& ctx, const Source& s) const {
   Place place{.codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
               .numbers = scratch.take<float>(kScaleAt + 1).data()};
   if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
   quantize_into(ctx, s, place);
   dequantize(ctx.stream, {.format = s.spec.format,
                           .codes = place.codes,
@@ -300,6 +301,7 @@ View<float> Linear::decoded(Context& ctx, const Source& s) const {
                           .amax = place.numbers,
                           .scale = place.numbers + kScaleAt,
                           .out_RC = out,
+                          .row_amax = place.row_amax,
                           .scale_bound = s.spec.scale_bound,
                           .amax_factor = amax_factor(s.spec)});
   return out;

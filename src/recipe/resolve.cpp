@@ -191,10 +191,12 @@ void check_spec(const LinearInfo& linear, Gemm g, Operand o, const QuantSpec& sp
               "precision.sr_headroom or precision.profile, or use a recipe without headroom",
               where, arithmetic_name(spec));
   check_usage(
-      spec.eden_group == 0 || (spec.format == Format::Nvfp4 && spec.tile == Tile::Row &&
-                               spec.profile == Profile::Te && spec.rounding == Rounding::NearestEven),
-      "{}: MS-EDEN has rows, elements rounded to nearest and the profile nvfp4.te; remove what asks for "
-      "another tile, rounding or profile, or use precision.recipe = \"nvfp4\"",
+      spec.eden_group == 0 ||
+          (spec.format == Format::Nvfp4 && spec.tile == Tile::Row && spec.profile == Profile::Te &&
+           spec.rounding == Rounding::NearestEven && spec.tensor_scaling != TensorScaling::Row),
+      "{}: MS-EDEN has rows, elements rounded to nearest, the profile nvfp4.te and one scale a tensor; "
+      "remove "
+      "what asks for another tile, rounding, profile or tensor_scale, or use precision.recipe = \"nvfp4\"",
       where);
 }
 
