@@ -13,6 +13,16 @@
 namespace nibble {
 namespace {
 
+template <class Sums>
+bool same_bits(const Sums& a, const Sums& b) {
+  return std::memcmp(&a, &b, sizeof(Sums)) == 0;
+}
+/// Its last four bytes are nobody's.
+template <>
+bool same_bits(const LogitSums& a, const LogitSums& b) {
+  return a.queries == b.queries && a.largest == b.largest;
+}
+
 /// Runs an op on a backend, whose `out` starts with `before`; `make` gets memory that the backend reads.
 template <class Sums, class Args>
 Sums result(Stream& stream, const Op<Args>& op, const std::function<Args(conformance::Case&)>& make,
@@ -37,12 +47,12 @@ void compare(const Op<Args>& op, const std::function<Args(conformance::Case&)>& 
       const auto run = [&](Stream& s) { return result<Sums, Args>(s, op, make, storage, padding, before); };
       const Sums expected = run(ref), got = run(one), again = run(two);
       expect_close(expected, got);
-      EXPECT_EQ(std::memcmp(&got, &again, sizeof(Sums)), 0) << op.name << ": threads";
+      EXPECT_TRUE(same_bits(got, again)) << op.name << ": threads";
       if (conformance::gpu() == nullptr) continue;
       Stream gpu(BackendKind::Cuda, *conformance::gpu(), 1);
       const Sums first = run(gpu), second = run(gpu);
       expect_close(expected, first);
-      EXPECT_EQ(std::memcmp(&first, &second, sizeof(Sums)), 0) << op.name << ": cuda, twice";
+      EXPECT_TRUE(same_bits(first, second)) << op.name << ": cuda, twice";
     }
 }
 
