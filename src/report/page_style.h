@@ -61,9 +61,9 @@ figure{margin:0;min-width:0}figcaption{display:flex;flex-wrap:wrap;justify-conte
 .ramp{color:var(--ink3);white-space:nowrap;font-size:11px}.ramp i{display:inline-block;width:8px;height:9px;vertical-align:-1px}
 .ramp i:first-of-type{margin-left:5px}.ramp i:last-of-type{margin-right:5px}
 .cells path{fill:none!important;stroke-width:1.02}.gaps path{stroke-width:.9}.map{shape-rendering:crispEdges}
-.chart{overflow-x:auto}
+.chart{overflow-x:auto}.pair>div{min-width:0}
 @media(max-width:700px){main{padding:22px 16px 40px}.verdict{padding:16px 16px 14px}.figures{gap:10px 18px}.figures div{flex:1 1 38%}.figures b{white-space:normal}
-.meta{grid-template-columns:1fr;gap:0}.meta dt{margin-top:7px}.chart svg.plot{min-width:680px}.pair .chart svg.plot{min-width:420px}.word+.label{margin-left:0;display:block}}
+.meta{grid-template-columns:1fr;gap:0}.meta dt{margin-top:7px}.chart svg.plot{min-width:680px}.pair .chart svg.plot{min-width:420px}.scroll table{min-width:520px}.word+.label{margin-left:0;display:block}}
 @media(min-width:1900px){main{max-width:1720px}.maps{grid-template-columns:repeat(auto-fill,minmax(320px,1fr))}.chart svg.plot{max-width:1300px}.pair .chart svg.plot{max-width:none}}
 .bar{fill:var(--cand)}.bar0{fill:var(--base);opacity:.4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:12.5px;margin:8px 0}
