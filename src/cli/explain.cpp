@@ -22,9 +22,7 @@ ExitCode run(const Options& o) {
   const Recipe recipe = candidate_recipe(config);
   const std::vector<LinearInfo> all = linears(model);
   check_recipe(recipe, all, config.micro_batch() * config.training.sequence);
-  for (const SublayerSpec& s : model.sublayers)
-    if (const auto* a = std::get_if<AttentionSpec>(&s.mixer))
-      check_attention(recipe, a->head_dim, config.training.sequence);
+  check_attention(recipe, model, config.training.sequence);
   const FlopsPerToken flops = flops_per_token(model, config.training.sequence);
   fmt::print("model {}: {} blocks{}, d {}, vocabulary {}, {} parameters, {:.3f} GFLOP a token at T = {}\n",
              config.model.preset.empty() ? model.family : config.model.preset, model.blocks(),

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "base/error.h"
+
 namespace nibble {
 namespace {
 
@@ -98,6 +100,20 @@ std::int64_t param_count(const DecoderSpec& spec) {
   std::int64_t count = 0;
   for (const ParamInfo& p : parameters(spec)) count += p.size();
   return count;
+}
+
+void check_attention(const Recipe& recipe, const DecoderSpec& spec, std::int64_t sequence) {
+  bool found = false;
+  for (const SublayerSpec& s : spec.sublayers) {
+    const auto* attention = std::get_if<AttentionSpec>(&s.mixer);
+    if (attention == nullptr) continue;
+    check_attention(recipe, attention->head_dim, sequence);
+    found = true;
+  }
+  check_usage(
+      found || !recipe.attention.quantizes(),
+      "precision.attention_qk and attention_pv name formats of attention, and this model has none; remove "
+      "the keys, or choose a model with attention");
 }
 
 std::vector<LinearInfo> linears(const DecoderSpec& spec) {

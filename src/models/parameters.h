@@ -44,4 +44,8 @@ std::int64_t param_count(const DecoderSpec& spec);
 /// attention.out; mlp.up, mlp.down; mamba.in, mamba.out.
 std::vector<LinearInfo> linears(const DecoderSpec& spec);
 
+/// Throws Error{Usage} when this model cannot have the recipe's formats of attention: it has no attention, or
+/// their blocks do not divide its heads or a sequence.
+void check_attention(const Recipe& recipe, const DecoderSpec& spec, std::int64_t sequence);
+
 }  // namespace nibble

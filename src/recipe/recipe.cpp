@@ -190,6 +190,26 @@ void edit_scaling(Recipe& recipe, const RecipeEdits& edits) {
   if (edits.amax_margin) recipe.amax_margin = *edits.amax_margin;
 }
 
+bool multiplies_fp4(const Recipe& recipe) {
+  const auto is_fp4 = [](Format f) { return f == Format::Nvfp4 || f == Format::Mxfp4; };
+  for (const GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad}) {
+    if (is_fp4(gemm->a.format) && gemm->a.format == gemm->b.format) return true;
+  }
+  return std::any_of(recipe.overrides.begin(), recipe.overrides.end(),
+                     [&](const RecipeOverride& o) { return o.format && is_fp4(*o.format); }) ||
+         std::any_of(recipe.switches.begin(), recipe.switches.end(),
+                     [](const RecipeSwitch& s) { return multiplies_fp4(s.to); });
+}
+
+void edit_accumulation(Recipe& recipe, const RecipeEdits& edits) {
+  if (edits.accumulate) recipe.accumulate = *edits.accumulate;
+  check_usage(
+      recipe.accumulate == Accumulation::Fp32 || multiplies_fp4(recipe),
+      "precision.accumulate = \"truncating\" is how products of two nvfp4 or two mxfp4 operands are summed, "
+      "and recipe \"{}\" has none; remove the key, or choose another recipe",
+      recipe.name);
+}
+
 void edit_attention(AttentionRecipe& attention, const RecipeEdits& edits) {
   if (edits.attention_qk) attention.qk = *edits.attention_qk;
   if (edits.attention_pv) attention.pv = *edits.attention_pv;
@@ -319,7 +339,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
   if (edits.logits) recipe.logits = *edits.logits;
   edit_attention(recipe.attention, edits);
   edit_scaling(recipe, edits);
-  if (edits.accumulate) recipe.accumulate = *edits.accumulate;
+  edit_accumulation(recipe, edits);
   recipe.stuck_random_bits = edits.stuck_random_bits;
   recipe.scale_binade_layers = edits.scale_binade_layers;
   if (edits.wgrad_sign_mismatch) {

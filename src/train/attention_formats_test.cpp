@@ -96,6 +96,11 @@ TEST(AttentionFormats, WhatBlocksDoNotDivideIsRefused) {
   EXPECT_THROW(with("bf16", {}, {}, false), Error);                 // nothing to be backward of
   EXPECT_THROW(check_attention(with("bf16", {}, Format::Nvfp4), 64, 100), Error);
   EXPECT_NO_THROW(check_attention(with("bf16", {}, Format::Fp8E4M3), 33, 100));
+  DecoderSpec without = tiny_model(3, kVocab, kSequence);
+  std::erase_if(without.sublayers,
+                [](const SublayerSpec& s) { return std::holds_alternative<AttentionSpec>(s.mixer); });
+  EXPECT_THROW(check_attention(with("bf16", {}, Format::Fp8E4M3), without, kSequence), Error);
+  EXPECT_NO_THROW(check_attention(find_recipe("bf16"), without, kSequence));
 }
 
 TEST(AttentionFormats, ExplainSaysIt) {

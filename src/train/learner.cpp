@@ -36,9 +36,7 @@ const LearnerConfig& checked(const LearnerConfig& c) {
   check_usage(c.micro_batch > 0 && c.batch > 0 && c.batch % c.micro_batch == 0,
               "training.micro_batch = {} does not divide training.batch = {}", c.micro_batch, c.batch);
   check_recipe(c.recipe, linears(c.model), c.micro_batch * c.sequence);
-  for (const SublayerSpec& s : c.model.sublayers)
-    if (const auto* a = std::get_if<AttentionSpec>(&s.mixer))
-      check_attention(c.recipe, a->head_dim, c.sequence);
+  check_attention(c.recipe, c.model, c.sequence);
   return c;
 }
 
