@@ -68,7 +68,7 @@ sequence = 32
 threads = 1
 [checkpoint]
 every = 10
-keep = 0
+keep = 9
 [telemetry]
 every = 0
 [eval]

@@ -14,7 +14,7 @@ class AroundARun : public ::testing::Test {
   static void SetUpTestSuite() {
     place_ = new Workspace;
     const Outcome o = place_->nibble(
-        "train run.toml --set checkpoint.keep=0 --set metrics.tensorboard=true --set "
+        "train run.toml --set checkpoint.keep=9 --set metrics.tensorboard=true --set "
         "faults.inject_nan_step=-1");
     ASSERT_EQ(o.code, 0) << o.output;
   }
