@@ -169,6 +169,7 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
 }
 
 Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
+  // A rotation pads the reduction axis of both operands alike.
   const QuantizedShape shape =
       quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
   const std::int64_t rows = shape.rows;
