@@ -166,6 +166,27 @@ void TensorBoardSink::on(const QuantEvent& e) {
   write(m);
 }
 
+void TensorBoardSink::on(const GemmEvent& e) {
+  EventMessage m(now(), e.step);
+  m.scalar(e.where.layer + "/" + e.where.gemm + "/output_error", e.output_error);
+  write(m);
+}
+
+void TensorBoardSink::on(const WeightEvent& e) {
+  EventMessage m(now(), e.step);
+  m.scalar(e.layer + "/weight/update_ratio", e.update_ratio);
+  m.scalar(e.layer + "/weight/gradient_zeros", e.gradient_zeros);
+  if (!std::isnan(e.oscillation)) m.scalar(e.layer + "/weight/oscillation", e.oscillation);
+  write(m);
+}
+
+void TensorBoardSink::on(const LayerEvent& e) {
+  EventMessage m(now(), e.step);
+  if (!std::isnan(e.residual_rms)) m.scalar(e.layer + "/residual_rms", e.residual_rms);
+  if (!std::isnan(e.attention_logit_max)) m.scalar(e.layer + "/attention_logit_max", e.attention_logit_max);
+  write(m);
+}
+
 void TensorBoardSink::sync() {
   check(::fsync(fd_) == 0, "cannot make {} durable: {}", path_.string(), std::strerror(errno));
 }

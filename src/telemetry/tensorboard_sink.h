@@ -37,7 +37,9 @@ class EventMessage {
 
 /// A run's scalars and histograms under DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N: train/loss,
 /// train/grad_norm, train/lr, train/tokens_per_s, val/loss, and for each quantised operand that is measured
-/// LAYER/GEMM/OPERAND/{sqnr_db,flushed,amax} and the histogram of log2 of its block scales. A resumed run
+/// LAYER/GEMM/OPERAND/{sqnr_db,flushed,amax} and the histogram of log2 of its block scales;
+/// LAYER/GEMM/output_error, LAYER/weight/{update_ratio,gradient_zeros,oscillation},
+/// SUBLAYER/{residual_rms,attention_logit_max}. A number that was not measured leaves no point. A resumed run
 /// opens a further file whose first event tells readers to drop the steps that are written again. Throws
 /// Error when the file cannot be written.
 class TensorBoardSink final : public Sink {
@@ -50,6 +52,9 @@ class TensorBoardSink final : public Sink {
   void on(const TrainEvent& e) override;
   void on(const EvalEvent& e) override;
   void on(const QuantEvent& e) override;
+  void on(const GemmEvent& e) override;
+  void on(const WeightEvent& e) override;
+  void on(const LayerEvent& e) override;
   void sync() override;
 
  private:

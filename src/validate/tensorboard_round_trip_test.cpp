@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
 #include "telemetry/tensorboard_sink.h"
 #include "validate/curve_reader.h"
@@ -40,6 +43,10 @@ TEST(TensorBoardWriter, RoundTripsThroughTheReader) {
     q.scale_log2[8] = 5;
     q.sqnr_db = 20.5;
     sink.on(q);
+    sink.on(GemmEvent{.step = 200, .where = {"blocks.0.mlp.up", 0, "wgrad", ""}, .output_error = 0.25});
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    sink.on(WeightEvent{.step = 200, .layer = "blocks.0.mlp.up", .update_ratio = 0.5, .oscillation = none});
+    sink.on(LayerEvent{200, "blocks.0.mlp", 1.5, 2, none});
     sink.sync();
   }
   std::filesystem::path file;
@@ -50,6 +57,10 @@ TEST(TensorBoardWriter, RoundTripsThroughTheReader) {
   EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"train/loss", 1, 3.25}));
   EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"val/loss", 200, 2.75}));
   EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"blocks.0.mlp.up/fprop/x/sqnr_db", 200, 20.5}));
+  EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"blocks.0.mlp.up/wgrad/output_error", 200, 0.25}));
+  EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"blocks.0.mlp.up/weight/update_ratio", 200, 0.5}));
+  EXPECT_THAT(events, ::testing::Contains(ScalarEvent{"blocks.0.mlp/residual_rms", 200, 1.5}));
+  for (const ScalarEvent& e : events) EXPECT_FALSE(std::isnan(e.value)) << e.tag;
 }
 
 TEST(TensorBoardWriter, ATrainingRunsEventsHaveTheLossesOfItsLog) {
