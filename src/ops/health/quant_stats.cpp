@@ -17,18 +17,42 @@ namespace {
 
 double ratio(double a, double b) { return b != 0 ? a / b : 0; }
 
-void count_element(float x, float q, QuantStats& s) {
-  const double xd = x, qd = q, e = qd - xd;
-  s.nonzero += x != 0.0f ? 1 : 0;
-  s.flushed += x != 0.0f && q == 0.0f ? 1 : 0;
-  s.sum_x2 += xd * xd;
-  s.sum_e2 += e * e;
-  s.sum_abs += std::fabs(xd);
-  s.sum_e += x < 0.0f ? -e : e;
-  s.sum_xq += xd * qd;
-  s.sum_q2 += qd * qd;
-  s.sum_x += xd;
-  s.amin = smaller_magnitude(s.amin, std::fabs(x));
+/// The sums of `n` elements: in registers, then added. The smallest magnitude is found among the bits, where
+/// those of zero, less one, are the largest.
+template <class X, class Q>
+void count_elements(std::int64_t n, X&& x_at, Q&& q_at, QuantStats& s) {
+  double x2 = 0, e2 = 0, sum_abs = 0, sum_e = 0, xq = 0, q2 = 0, sum_x = 0;
+  std::int64_t nonzero = 0, flushed = 0;
+  std::uint32_t smallest = 0xFFFFFFFF;
+  for (std::int64_t j = 0; j < n; ++j) {
+    const float x = x_at(j), q = q_at(j), size = std::fabs(x);
+    const double xd = x, qd = q, e = qd - xd;
+    nonzero += x != 0.0f ? 1 : 0;
+    flushed += x != 0.0f && q == 0.0f ? 1 : 0;
+    x2 += xd * xd;
+    e2 += e * e;
+    sum_abs += size;
+    sum_e += x < 0.0f ? -e : e;
+    xq += xd * qd;
+    q2 += qd * qd;
+    sum_x += xd;
+    std::uint32_t bits;
+    std::memcpy(&bits, &size, sizeof bits);
+    smallest = std::min(smallest, bits - 1);
+  }
+  s.nonzero += nonzero;
+  s.flushed += flushed;
+  s.sum_x2 += x2;
+  s.sum_e2 += e2;
+  s.sum_abs += sum_abs;
+  s.sum_e += sum_e;
+  s.sum_xq += xq;
+  s.sum_q2 += q2;
+  s.sum_x += sum_x;
+  smallest += 1;  // zero where there was none
+  float amin;
+  std::memcpy(&amin, &smallest, sizeof amin);
+  s.amin = smaller_magnitude(s.amin, amin);
 }
 
 bool is_largest(Format format, std::uint8_t code) {
@@ -55,12 +79,21 @@ bool is_largest(Format format, std::uint8_t code) {
 }
 
 void count_codes(const MeasureQuant& m, std::int64_t row, QuantStats& s) {
-  const bool packed = info(m.spec.format).element_bits == 4;
-  for (std::int64_t j = 0; j < m.x_RC.size(1); ++j) {
-    const std::uint8_t byte = m.codes(row, packed ? j / 2 : j);
-    const std::uint8_t code = packed && j % 2 == 1 ? byte >> 4 : byte;
-    s.saturated += is_largest(m.spec.format, code) ? 1 : 0;
-    if (packed) ++s.code_histogram[code & 15];
+  const std::int64_t cols = m.x_RC.size(1);
+  const std::uint8_t* codes = cols > 0 ? &m.codes(row, 0) : nullptr;
+  if (info(m.spec.format).element_bits != 4) {
+    for (std::int64_t j = 0; j < cols; ++j) s.saturated += is_largest(m.spec.format, codes[j]) ? 1 : 0;
+    return;
+  }
+  std::int64_t counts[16] = {};
+  for (std::int64_t j = 0; j + 1 < cols; j += 2) {
+    ++counts[codes[j / 2] & 15];
+    ++counts[codes[j / 2] >> 4];
+  }
+  if (cols % 2 == 1) ++counts[codes[cols / 2] & 15];
+  for (int c = 0; c < 16; ++c) {
+    s.code_histogram[c] += counts[c];
+    s.saturated += is_largest(m.spec.format, static_cast<std::uint8_t>(c)) ? counts[c] : 0;
   }
 }
 
@@ -95,8 +128,9 @@ BlockEnds ends_of(const View<const T>& x, std::int64_t row, std::int64_t rows, s
                   std::int64_t cols) {
   BlockEnds ends;
   for (std::int64_t i = row; i < row + rows; ++i) {
-    for (std::int64_t j = col; j < col + cols; ++j) {
-      const float size = std::fabs(to_float(x(i, j)));
+    const T* const first = x.data() + i * x.stride(0) + col * x.stride(1);
+    for (std::int64_t j = 0; j < cols; ++j) {
+      const float size = std::fabs(to_float(first[j * x.stride(1)]));
       ends.largest = larger_magnitude(ends.largest, size);
       ends.smallest = smaller_magnitude(ends.smallest, size);
     }
@@ -184,9 +218,15 @@ QuantStats measure_rows(const MeasureQuant& m, const View<const float>& decoded,
   s.count = (end - begin) * cols;
   for (std::int64_t i = begin; i < end; ++i) {
     with_type(m.x_RC, [&](auto x_RC) {
-      for (std::int64_t j = 0; j < cols; ++j) {
-        count_element(to_float(x_RC(i, j)), decoded.empty() ? m.values(i, j).value() : decoded(i, j), s);
-      }
+      const auto* const x = x_RC.data() + i * x_RC.stride(0);
+      const std::int64_t stride = x_RC.stride(1);
+      const auto x_at = [&](std::int64_t j) { return to_float(x[j * stride]); };
+      if (decoded.empty())
+        count_elements(
+            cols, x_at, [&](std::int64_t j) { return m.values(i, j).value(); }, s);
+      else
+        count_elements(
+            cols, x_at, [q = &decoded(i, 0)](std::int64_t j) { return q[j]; }, s);
     });
     if (!decoded.empty()) count_codes(m, i, s);
   }
