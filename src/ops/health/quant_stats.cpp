@@ -32,7 +32,7 @@ void count_elements(std::int64_t n, X&& x_at, Q&& q_at, QuantStats& s) {
     x2 += xd * xd;
     e2 += e * e;
     sum_abs += size;
-    sum_e += x < 0.0f ? -e : e;
+    sum_e += std::copysign(1.0, xd) * e;  // without a branch: signs are random
     xq += xd * qd;
     q2 += qd * qd;
     sum_x += xd;
@@ -126,15 +126,21 @@ struct BlockEnds {
 template <class T>
 BlockEnds ends_of(const View<const T>& x, std::int64_t row, std::int64_t rows, std::int64_t col,
                   std::int64_t cols) {
-  BlockEnds ends;
+  float largest = 0;
+  std::uint32_t smallest = 0xFFFFFFFF;  // see count_elements
   for (std::int64_t i = row; i < row + rows; ++i) {
     const T* const first = x.data() + i * x.stride(0) + col * x.stride(1);
     for (std::int64_t j = 0; j < cols; ++j) {
       const float size = std::fabs(to_float(first[j * x.stride(1)]));
-      ends.largest = larger_magnitude(ends.largest, size);
-      ends.smallest = smaller_magnitude(ends.smallest, size);
+      largest = size > largest ? size : largest;
+      std::uint32_t bits;
+      std::memcpy(&bits, &size, sizeof bits);
+      smallest = std::min(smallest, bits - 1);
     }
   }
+  smallest += 1;
+  BlockEnds ends{.largest = largest};
+  std::memcpy(&ends.smallest, &smallest, sizeof ends.smallest);
   return ends;
 }
 
