@@ -165,9 +165,11 @@ TEST(RunConfig, AnOverrideHoldsForSomeStep) {
   EXPECT_THAT(parse_error("[[precision.override]]\nfrom_step = -1\n"), HasSubstr("from_step"));
 }
 
+#ifndef NIBBLE_WITH_CUDA
 TEST(RunConfig, ABackendThatThisBinaryLacksIsRefusedBeforeAnythingIsRead) {
   EXPECT_THAT(parse_error("[training]\nbackend = \"cuda\"\n"), HasSubstr("cuda"));
 }
+#endif
 
 TEST(RunConfig, HasNoKeyThatDoesNothing) {
   EXPECT_THAT(parse_error("[metrics]\nevery = 2\n"), HasSubstr("metrics.every"));

@@ -71,7 +71,7 @@ std::vector<ModelPreset> llama_presets() {
                   .tied = false,
                   .rope_theta = 10000,
                   .norm_eps = 1e-5}},
-      {.name = "gpt2-124m",
+      {.name = "gpt2-size-124m",
        .summary =
            "speed row: GPT-2's sizes with this family's RMSNorm, RoPE and squared ReLU, no biases [GPT2]",
        .fields = {.blocks = 12,
@@ -86,7 +86,7 @@ std::vector<ModelPreset> llama_presets() {
                   .tied = true,
                   .rope_theta = 10000,
                   .norm_eps = 1e-5}},
-      {.name = "gpt2-1558m",
+      {.name = "gpt2-size-1558m",
        .summary = "speed row: likewise, the largest [GPT2]",
        .fields = {.blocks = 48,
                   .vocab_size = 50304,
