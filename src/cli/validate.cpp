@@ -77,6 +77,25 @@ void print_intro(const RunSetup& setup, const Protocol& p, const ReportContext& 
              100 * p.final_window().limit, protocol_hash(p), context.bigram->loss);
 }
 
+/// The floor named on the command line, which must be of this experiment, or that of the configuration, which
+/// is left out where a key was changed that it was not measured under.
+std::optional<NoiseFloor> stored_floor(const Options& o, const RunSetup& setup) {
+  if (!o.noise_floor.empty()) return read_noise_floor(o.noise_floor);
+  const std::string& named = setup.config().protocol.noise_floor;
+  if (named.empty()) return {};
+  const std::filesystem::path beside = std::filesystem::path(o.config.path).parent_path() / named;
+  const NoiseFloor floor =
+      read_noise_floor(std::filesystem::exists(named) ? std::filesystem::path(named) : beside);
+  try {
+    protocol_of(setup, floor);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Usage) throw;
+    fmt::print("protocol.noise_floor is not used: {}\n", e.what());
+    return {};
+  }
+  return floor;
+}
+
 ExitCode run(const Options& o) {
   const RunConfig config = load_with(o.config, o.machine);
   const bool resume = o.resume || config.checkpoint.resume;
@@ -85,8 +104,7 @@ ExitCode run(const Options& o) {
   Workplace here(config);
   Stream& stream = here.stream;
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
-  std::optional<NoiseFloor> noise_floor;
-  if (!o.noise_floor.empty()) noise_floor = read_noise_floor(o.noise_floor);
+  const std::optional<NoiseFloor> noise_floor = stored_floor(o, setup);
   // Refuses what cannot be judged, before anything is touched.
   const Protocol protocol = protocol_of(setup, noise_floor);
   const std::filesystem::path directory = run_directory(config);

@@ -138,6 +138,7 @@ struct EvalSection {
 struct ProtocolSection {
   std::string baseline = "bf16";
   std::int64_t pairs = 1, task_points = 3;
+  std::string noise_floor;
   bool aa_arm = true, abort = true;
   double limit = 0;
   friend bool operator==(const ProtocolSection&, const ProtocolSection&) = default;

@@ -252,6 +252,9 @@ void visit_around(C& c, V& v) {
   v("aa_arm", c.protocol.aa_arm, kNone, "run the candidate again with another stochastic-rounding seed");
   v("abort", c.protocol.abort, kNone, "stop after a sustained gap above the limit");
   v("limit", c.protocol.limit, kNone, "largest relative gap accepted; 0: from the model's size");
+  v("noise_floor", c.protocol.noise_floor, kNone,
+    "noise_floor.json of earlier runs of this experiment, from the working directory or the configuration's; "
+    "not used, and said so, when the experiment is another");
   v("task_points", c.protocol.task_points, kNone,
     "last evaluations at which both arms score eval.tasks; their mean is compared");
   v.section("ablation", "The arms of `nibble ablate`; its options take their place when given.");

@@ -159,6 +159,12 @@ TEST(Validate, ANoiseFloorOfAnEarlierRunCountsAndThatOfAnotherExperimentIsRefuse
   const Outcome refused = w.nibble(again + " --set optimizer.lr=1e-3");
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_NE(refused.output.find("optimizer.lr"), std::string::npos) << refused.output;
+  // Named by the configuration it is used likewise, but under another setting it is left out, and that is
+  // said.
+  const Outcome other =
+      w.nibble(std::string(kShort) + " --set 'protocol.noise_floor=\"floor.json\"' --set optimizer.lr=2e-3");
+  EXPECT_NE(other.output.find("protocol.noise_floor is not used"), std::string::npos) << other.output;
+  EXPECT_EQ(nlohmann::json::parse(w.read("runs/tiny/noise_floor.json")).at("arms"), 1);
 }
 
 TEST(Validate, ArmsThatSawOtherBatchesAreNotCompared) {
