@@ -143,7 +143,7 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
   if (ctx.observer != nullptr) {
     observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
             {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
-             true});
+             true, weight_.compute});
   }
 
   ConstRealView x_in = backward_source(ctx, plan, Gemm::Wgrad, x_TK);
@@ -151,7 +151,7 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
     x_centred = centred(ctx, ones, x_TK);
     x_in = x_centred.matrix;
   }
-  const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true};
+  const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true, wgrad_centres ? x_in : x_TK};
   multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, wgrad_coded), weight_.grad, ctx.first_wgrad ? 0 : 1);
   if (wgrad_centres) add_mean_products(ctx, ones, dy_TN, dy_centred, x_centred, weight_.grad);
   observe(ctx, Gemm::Wgrad, plan.wgrad, turned, x);
@@ -439,7 +439,7 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
   const Ready b = observe_operand(ctx, b_source, out != nullptr);
   if (out == nullptr) return;
 
-  const ConstRealView a_exact = oriented(a_source.matrix, a_source.transpose);
+  const ConstRealView a_exact = oriented(a_source.exact(), a_source.transpose);
   const std::int64_t rows = std::min(kObservedRows, a_exact.size(0)), cols = b.matrix.size(0);
   const std::int64_t first = kObservedRows * observed_stretch(ctx.step, a_exact.size(0) / kObservedRows);
   const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
@@ -450,7 +450,7 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
   if (!a.scales.empty()) some.scales = a.scales.rows(first, rows);
   multiply(ctx, recipe, some, b, quantized, 0);
   matmul(ctx.stream, {.a_MK = a_exact.rows(first, rows),
-                      .b_NK = oriented(b_source.matrix, b_source.transpose),
+                      .b_NK = oriented(b_source.exact(), b_source.transpose),
                       .c_MN = exact});
   measure_difference(ctx.stream, {.a_RC = quantized, .b_RC = exact, .out = out});
 }

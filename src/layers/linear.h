@@ -72,6 +72,8 @@ class Linear {
     const QuantSpec& spec;
     ConstRealView matrix;
     bool transpose = false;
+    ConstRealView unquantised{};  ///< what `matrix` is the decoded forward copy of; empty: it is none
+    ConstRealView exact() const { return unquantised.empty() ? matrix : unquantised; }
   };
 
   static Place take_place(Arena& arena, const Source& source, bool coded);
