@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 fs::path folder(const std::string& name) {
-  const fs::path path = fixture::page_folder() / name;
+  fs::path path = fixture::page_folder() / name;
   fs::remove_all(path);
   return path;
 }
