@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/watch/run_tail.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -140,7 +142,10 @@ void WatchedRuns::poll() {
           std::any_of(tails_.begin(), tails_.end(), [&](const RunTail& t) { return t.path() == log; });
       if (known) continue;
       const std::string run = name_of_folder(folder);
-      tails_.emplace_back(arm.empty() ? run : folders_.size() == 1 ? arm : run + "/" + arm, log);
+      tails_.emplace_back(arm.empty()            ? run
+                          : folders_.size() == 1 ? arm
+                                                 : fmt::format("{}/{}", run, arm),
+                          log);
     }
   }
   for (RunTail& t : tails_) t.poll();

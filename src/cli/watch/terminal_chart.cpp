@@ -55,16 +55,13 @@ class Canvas {
         rows_(rows),
         fine_x_(braille ? 2 : 1),
         fine_y_(braille ? 4 : 1),
-        dots_(static_cast<std::size_t>(columns * rows), 0),
+        dots_(static_cast<std::size_t>(columns) * static_cast<std::size_t>(rows), 0),
         run_(dots_.size(), -1) {}
 
   /// x and y from 0 to 1, y upwards.
   void dot(double x, double y, int run) {
-    const int px =
-        std::clamp(static_cast<int>(x * (columns_ * fine_x_ - 1) + 0.5), 0, columns_ * fine_x_ - 1);
-    const int py =
-        std::clamp(static_cast<int>((1 - y) * (rows_ * fine_y_ - 1) + 0.5), 0, rows_ * fine_y_ - 1);
-    const auto cell = static_cast<std::size_t>(py / fine_y_ * columns_ + px / fine_x_);
+    const int px = nearest(x, columns_ * fine_x_), py = nearest(1 - y, rows_ * fine_y_);
+    const std::size_t cell = cell_at(py / fine_y_, px / fine_x_);
     constexpr int kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     dots_[cell] |= kBits[py % fine_y_][px % fine_x_];
     run_[cell] = run;
@@ -75,7 +72,7 @@ class Canvas {
     std::string out;
     int colour = -1;
     for (int c = 0; c < columns_; ++c) {
-      const auto cell = static_cast<std::size_t>(row * columns_ + c);
+      const std::size_t cell = cell_at(row, c);
       const int run = run_[cell];
       if (style.colour && run != colour) {
         out += run < 0 ? "\033[0m" : kColours[static_cast<std::size_t>(run) % kKinds];
@@ -89,6 +86,15 @@ class Canvas {
   }
 
  private:
+  /// The place of a share of `count` places.
+  static int nearest(double share, int count) {
+    return static_cast<int>(std::clamp(std::lround(share * (count - 1)), 0L, count - 1L));
+  }
+  std::size_t cell_at(int row, int column) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) +
+           static_cast<std::size_t>(column);
+  }
+
   /// U+2800 + dots as UTF-8.
   static std::string braille(int dots) {
     return {static_cast<char>(0xE2), static_cast<char>(0xA0 | dots >> 6),
