@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/cli.h"
@@ -63,7 +64,7 @@ Verb with_report_bench(CLI::App& app, Verb otherwise) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_flag("--report-keep", o->keep, "With --report: leave the run's folder there");
-  return [o, otherwise] { return o->report ? run(*o) : otherwise(); };
+  return [o, otherwise = std::move(otherwise)] { return o->report ? run(*o) : otherwise(); };
 }
 
 }  // namespace nibble
