@@ -168,10 +168,13 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
           .stuck_at_zero = ctx.recipe.stuck_random_bits};
 }
 
+QuantizedShape Linear::Source::shape() const {
+  return quantized_shape(for_quantiser(spec), matrix.size(0), matrix.size(1), transpose);
+}
+
 Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
   // A rotation pads the reduction axis of both operands alike.
-  const QuantizedShape shape =
-      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
+  const QuantizedShape shape = s.shape();
   const std::int64_t rows = shape.rows;
   const bool scaled = has_block_scales(s.spec);
   Place place;
@@ -180,6 +183,17 @@ Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
     place.scales = arena.take<std::uint8_t>(rows, shape.scale_cols);
   if (!coded) place.values = arena.take<bf16>(rows, shape.cols);
   if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(rows);
+  place.numbers = arena.take<float>(kScaleAt + 1).data();
+  return place;
+}
+
+Linear::Place Linear::take_all(Arena& arena, const Source& s, bool values) {
+  const QuantizedShape shape = s.shape();
+  Place place;
+  if (values) place.values = arena.take<bf16>(shape.rows, shape.cols);
+  place.codes = arena.take<std::uint8_t>(shape.rows, shape.code_cols);
+  if (shape.scale_cols > 0) place.scales = arena.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(shape.rows);
   place.numbers = arena.take<float>(kScaleAt + 1).data();
   return place;
 }
@@ -287,14 +301,10 @@ void Linear::WeightCache::take_scales(Device& device, const QuantSpec& of, Const
 
 View<float> Linear::decoded(Context& ctx, const Source& s) const {
   Arena& scratch = ctx.stream.scratch();
-  const QuantizedShape shape =
-      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
+  const QuantizedShape shape = s.shape();
   const View<float> out = scratch.take<float>(shape.rows, shape.cols);
   const ArenaScope scope(scratch);
-  Place place{.codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
-              .numbers = scratch.take<float>(kScaleAt + 1).data()};
-  if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
-  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
+  const Place place = take_all(scratch, s, false);
   quantize_into(ctx, s, place);
   dequantize(ctx.stream, {.format = s.spec.format,
                           .codes = place.codes,
@@ -463,18 +473,10 @@ Linear::Ready Linear::observe_operand(Context& ctx, const Source& s, bool needed
   const bool known = s.matrix.data() == weight_.compute.data() && ctx.first_token != 0;
   OperandSums* const out = known ? nullptr : ctx.observer->operand(info_, s.gemm, s.operand, s.spec);
   if (out == nullptr && !needed) return {};
-  Arena& scratch = ctx.stream.scratch();
-  const QuantizedShape shape =
-      quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
-  Place place{.values = scratch.take<bf16>(shape.rows, shape.cols),
-              .codes = scratch.take<std::uint8_t>(shape.rows, shape.code_cols),
-              .numbers = scratch.take<float>(kScaleAt + 1).data()};
-  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = scratch.take<float>(shape.rows);
-  if (shape.scale_cols > 0) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  const Place place = take_all(ctx.stream.scratch(), s, true);
   quantize_into(ctx, s, place);
   if (out != nullptr) measure(ctx, s, place, *out);
   Ready ready = place.ready();
-  ready.codes = {};
   if (!has_block_scales(s.spec)) ready.scales = {};
   return ready;
 }

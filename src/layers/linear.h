@@ -10,6 +10,7 @@
 #include "layers/context.h"
 #include "layers/token_mean.h"
 #include "numeric/random_key.h"
+#include "ops/quantize/quantize.h"
 
 namespace nibble {
 
@@ -74,9 +75,12 @@ class Linear {
     bool transpose = false;
     ConstRealView unquantised{};  ///< what `matrix` is the decoded forward copy of; empty: it is none
     ConstRealView exact() const { return unquantised.empty() ? matrix : unquantised; }
+    QuantizedShape shape() const;
   };
 
+  /// What the product reads; and every output that the format has, `values` where wanted.
   static Place take_place(Arena& arena, const Source& source, bool coded);
+  static Place take_all(Arena& arena, const Source& source, bool values);
   Ready prepare(Context& ctx, const Source& source, bool coded) const;
   std::pair<Ready, Ready> prepare_gradient(Context& ctx, const Source& rows, const Source& turned,
                                            bool rows_coded, bool turned_coded) const;

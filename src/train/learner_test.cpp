@@ -32,20 +32,6 @@ bool accepted(const Recipe& recipe, std::string* why) {
   }
 }
 
-/// An observer that asks for everything, so that telemetry's quantisation runs too.
-struct Everything : QuantObserver {
-  OperandSums* operand(const LinearInfo& l, Gemm g, Operand o, const QuantSpec&) override {
-    return &operands[fmt::format("{} {} {}", l.name, name(g), operand_name(g, o))];
-  }
-  DifferenceSums* product(const LinearInfo& l, Gemm g) override {
-    return &products[fmt::format("{} {}", l.name, name(g))];
-  }
-  WeightSums* weight(const LinearInfo& l, const QuantSpec&) override { return &weights[l.name]; }
-  std::map<std::string, OperandSums> operands;
-  std::map<std::string, DifferenceSums> products;
-  std::map<std::string, WeightSums> weights;
-};
-
 /// Runs one step when the check accepts the recipe. Returns whether it did.
 bool agree(const Recipe& recipe, const std::string& what, BackendKind backend) {
   std::string why;

@@ -22,19 +22,6 @@ constexpr std::int64_t kSequence = 32;
 /// Five blocks, so that no recipe's kept ends take all of them.
 DecoderSpec model() { return tiny_model(5, 96, kSequence); }
 
-struct Everything : QuantObserver {
-  OperandSums* operand(const LinearInfo& l, Gemm g, Operand o, const QuantSpec&) override {
-    return &operands[fmt::format("{} {} {}", l.name, name(g), operand_name(g, o))];
-  }
-  DifferenceSums* product(const LinearInfo& l, Gemm g) override {
-    return &products[fmt::format("{} {}", l.name, name(g))];
-  }
-  WeightSums* weight(const LinearInfo& l, const QuantSpec&) override { return &weights[l.name]; }
-  std::map<std::string, OperandSums> operands;
-  std::map<std::string, DifferenceSums> products;
-  std::map<std::string, WeightSums> weights;
-};
-
 struct Outcome {
   double loss = 0, worst = 0;
   int operands = 0;
