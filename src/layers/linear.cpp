@@ -469,8 +469,8 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
 /// memory of the caller's, where `needed`.
 Linear::Ready Linear::observe_operand(Context& ctx, const Source& s, bool needed) const {
   if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
-  // The weight is the same in every micro-batch.
-  const bool known = s.matrix.data() == weight_.compute.data() && ctx.first_token != 0;
+  // The weight, and under `requantize` its decoded forward copy, is the same in every micro-batch.
+  const bool known = s.gemm != Gemm::Wgrad && s.operand == Operand::B && ctx.first_token != 0;
   OperandSums* const out = known ? nullptr : ctx.observer->operand(info_, s.gemm, s.operand, s.spec);
   if (out == nullptr && !needed) return {};
   const Place place = take_all(ctx.stream.scratch(), s, true);

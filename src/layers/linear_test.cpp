@@ -285,5 +285,27 @@ TEST(Linear, AnObserverSeesAllSixOperandsAndDoesNotChangeTheResult) {
   }
 }
 
+TEST(Linear, AnObserverCountsAWeightOnceAStepAndTokensInEveryMicroBatch) {
+  for (const Recipe& recipe :
+       {nvfp4(), find_recipe("quartet2")}) {  // quartet2 quantises the decoded copy again
+    Fixture f(recipe);
+    std::map<std::pair<Gemm, Operand>, std::int64_t> once;
+    Watcher w;
+    for (const std::int64_t first : {std::int64_t{0}, kT}) {
+      Context ctx = f.context(0, first);
+      ctx.observer = &w;
+      f.run(ctx);
+      if (first == 0)
+        for (const auto& [where, sums] : w.operands) once[where] = sums.quantised.count;
+    }
+    ASSERT_EQ(once.size(), 6u);
+    for (const auto& [where, sums] : w.operands) {
+      const bool is_weight = where.first != Gemm::Wgrad && where.second == Operand::B;
+      EXPECT_EQ(sums.quantised.count, (is_weight ? 1 : 2) * once[where])
+          << recipe.name << " " << name(where.first) << " " << operand_name(where.first, where.second);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble
