@@ -1,45 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <cstddef>
-
-#include "backend/cuda/kernel.cuh"
-#include "numeric/e2m3.h"
-#include "ops/health/quant_stats.h"
+#include "ops/health/quant_stats_cuda.cuh"
 #include "ops/health/quant_stats_rows.h"
-#include "ops/quantize/dequantize_device_cuda.cuh"
 #include "ops/quantize/quantize_blocks.h"
 
 /// Sums of a tile are added over the threads of a block in one order, tiles by one block in another fixed
-/// order: the same bits twice, on any GPU. It runs on a few sampled steps; x and the codes are read once for
-/// the sums and once for the blocks. The sums stay on the device: nobody waits.
+/// order: the same bits twice, on any GPU. The sums stay on the device: nobody waits. Here is the kernel for
+/// every layout and format; operands in contiguous rows go through measure_runs.
 namespace nibble::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kMeasureThreads;
 constexpr std::int64_t kTileCols = 512;  ///< a multiple of every format's block
-
-/// QuantStats as numbers that are all added alike.
-constexpr int kHistogram = 8, kCodes = kHistogram + 16, kCounts = kCodes + 16, kSums = 7;
-enum Count { kNonzero, kFlushed, kSaturated, kBlocks, kZeroBlocks, kScaleMax, kScaleSubnormal, kScaleZero };
-enum Sum { kX2, kE2, kAbs, kE, kXq, kQ2, kX };
-struct Partial {
-  long long counts[kCounts];
-  double sums[kSums];
-  float amin, block_range;
-};
-
-/// How often a thread met each code of four bits, a byte a code: a strip of such a format has at most 32
-/// rows.
+/// A strip has at most 32 rows where codes of four bits are counted.
 static_assert(32 * kTileCols / kThreads < 256);
-struct CodeCounts {
-  unsigned long long low = 0, high = 0;
-  __device__ void add(std::uint8_t code) { (code & 8 ? high : low) += 1ull << (8 * (code & 7)); }
-  __device__ void add_to(Partial& p) const {
-#pragma unroll
-    for (int c = 0; c < 16; ++c)
-      p.counts[kCodes + c] += static_cast<long long>(((c & 8 ? high : low) >> (8 * (c & 7))) & 255);
-  }
-};
 
 template <class T>
 struct MeasureJob {
@@ -53,68 +26,21 @@ struct MeasureJob {
   std::int64_t strip, across, tiles;
 };
 
-__device__ bool is_largest(Format format, std::uint8_t code) {
-  switch (format) {
-    case Format::Nvfp4:
-    case Format::Mxfp4:
-      return (code & 7) == 7;
-    case Format::Mxfp6E2M3:
-    case Format::Mxfp6E3M2:
-      return (code & 0x1F) == E2M3::kMaxBits;
-    case Format::Mxfp8E5M2:
-    case Format::Fp8E5M2:
-      return (code & 0x7F) == E5M2::kMaxBits;
-    default:
-      return (code & 0x7F) == E4M3::kMaxBits;
-  }
-}
-
 template <class T>
 __device__ void count_element(const MeasureJob<T>& job, const Decoder& decoder, std::int64_t i,
-                              std::int64_t j, Partial& p, CodeCounts& codes) {
+                              std::int64_t j, ElementSums& sums, CodeCounts& codes, unsigned& saturated) {
   const float x = nibble::to_float(job.x[i * job.row_stride + j * job.stride]);
-  const float q = job.has_codes ? decoder(i, j) : job.values[i * job.values_stride + j].value();
-  const double xd = x, qd = q, e = qd - xd;
-  p.counts[kNonzero] += x != 0.0f ? 1 : 0;
-  p.counts[kFlushed] += x != 0.0f && q == 0.0f ? 1 : 0;
-  p.sums[kX2] += xd * xd;
-  p.sums[kE2] += e * e;
-  p.sums[kAbs] += fabs(xd);
-  p.sums[kE] += x < 0.0f ? -e : e;
-  p.sums[kXq] += xd * qd;
-  p.sums[kQ2] += qd * qd;
-  p.sums[kX] += xd;
-  p.amin = smaller_magnitude(p.amin, fabsf(x));
+  sums.add(x, job.has_codes ? decoder(i, j) : job.values[i * job.values_stride + j].value());
   if (!job.has_codes) return;
   const std::uint8_t code = job.packed ? decoder.e2m1(i, j).code : decoder.byte(i, j);
-  p.counts[kSaturated] += is_largest(job.spec.format, code) ? 1 : 0;
+  saturated += is_largest(job.spec.format, code) ? 1 : 0;
   if (job.packed) codes.add(code);
-}
-
-/// Bin of a scale, for the histogram in local memory: added one by one, since an index known only at run time
-/// would spill it.
-__device__ void add_to_histogram(Partial& p, int bin) {
-#pragma unroll
-  for (int b = 0; b < 16; ++b) p.counts[kHistogram + b] += b == bin ? 1 : 0;
-}
-
-__device__ void count_scale(Format format, std::uint8_t bits, Partial& p) {
-  if (format == Format::Nvfp4) {
-    p.counts[kScaleMax] += bits == E4M3::kMaxBits ? 1 : 0;
-    p.counts[kScaleSubnormal] += bits > 0 && bits < 8 ? 1 : 0;
-    p.counts[kScaleZero] += bits == 0 ? 1 : 0;
-    add_to_histogram(p, (bits & 0x7F) >> 3);
-  } else {
-    p.counts[kScaleMax] += bits == 0xFE ? 1 : 0;
-    p.counts[kScaleSubnormal] += bits < 127 - 6 ? 1 : 0;
-    add_to_histogram(p, min(max(bits - 127 + 7, 0), 15));
-  }
 }
 
 /// The block whose first element is (i, j); a square one of job.block rows.
 template <class T>
 __device__ void count_block(const MeasureJob<T>& job, const Decoder& decoder, std::int64_t i, std::int64_t j,
-                            Partial& p) {
+                            BlockCounts& counts, float& block_range) {
   const std::int64_t rows = job.spec.tile == Tile::Square ? min(std::int64_t{job.block}, job.rows - i) : 1;
   const std::int64_t cols = min(std::int64_t{job.block}, job.cols - j);
   float largest = 0, smallest = 0;
@@ -124,62 +50,47 @@ __device__ void count_block(const MeasureJob<T>& job, const Decoder& decoder, st
       largest = larger_magnitude(largest, size);
       smallest = smaller_magnitude(smallest, size);
     }
-  p.counts[kBlocks] += 1;
-  p.counts[kZeroBlocks] += smallest == 0 ? 1 : 0;
-  if (smallest == 0) return;
-  p.block_range = larger_magnitude(p.block_range, largest / smallest);
+  counts.add_one(kBlocks);
+  if (smallest == 0) {
+    counts.add_one(kZeroBlocks);
+    return;
+  }
+  block_range = larger_magnitude(block_range, largest / smallest);
   // Of an FP32 scale its exponent, which E8M0 would store.
   const std::int64_t block = j / job.block;
   const std::uint8_t bits = job.block_scale_bits == 8
                                 ? decoder.scale_byte(i, block)
                                 : static_cast<std::uint8_t>(float_bits(decoder.wide_scale(i, block)) >> 23);
-  count_scale(job.spec.format, bits, p);
-}
-
-/// The smallest magnitude that is not zero, 0 where there is none; on every thread.
-__device__ float block_smallest(float x) {
-  const float none = INFINITY;
-  const float negated = block_max<kThreads>(x == 0 ? -none : -x);
-  return negated == -none ? 0 : -negated;
-}
-
-/// Adds the threads' partials in a fixed order; thread 0 writes.
-__device__ void write_sum(const Partial& p, Partial& out) {
-#pragma unroll
-  for (int k = 0; k < kCounts; ++k) {
-    const long long sum = block_sum<kThreads>(p.counts[k]);
-    if (threadIdx.x == 0) out.counts[k] = sum;
-  }
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    const double sum = block_sum<kThreads>(p.sums[k]);
-    if (threadIdx.x == 0) out.sums[k] = sum;
-  }
-  const float amin = block_smallest(p.amin), range = block_max<kThreads>(p.block_range);
-  if (threadIdx.x == 0) {
-    out.amin = amin;
-    out.block_range = range;
-  }
+  counts.count_scale(job.spec.format, bits);
 }
 
 /// A block a tile of job.strip rows x kTileCols columns.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     measure_kernel(MeasureJob<T> job, Decoder decoder, Partial* partials) {
+  __shared__ BlockCounts counts;
+  counts.clear();
+  __syncthreads();
   const std::int64_t i0 = blockIdx.x / job.across * job.strip, j0 = blockIdx.x % job.across * kTileCols;
-  const std::int64_t rows = min(job.strip, job.rows - i0), cols = min(kTileCols, job.cols - j0);
-  Partial p{};
+  const auto rows = static_cast<unsigned>(min(job.strip, job.rows - i0));
+  const auto cols = static_cast<unsigned>(min(kTileCols, job.cols - j0));
+  ElementSums sums;
   CodeCounts codes;
-  for (std::int64_t w = threadIdx.x; w < rows * cols; w += kThreads)
-    count_element(job, decoder, i0 + w / cols, j0 + w % cols, p, codes);
-  codes.add_to(p);
+  unsigned saturated = 0;
+  float block_range = 0;
+  for (unsigned w = threadIdx.x; w < rows * cols; w += kThreads)
+    count_element(job, decoder, i0 + w / cols, j0 + w % cols, sums, codes, saturated);
   if (job.block != 0) {
-    const std::int64_t step = job.spec.tile == Tile::Square ? job.block : 1;
-    const std::int64_t blocks = (cols + job.block - 1) / job.block;
-    for (std::int64_t w = threadIdx.x; w < (rows + step - 1) / step * blocks; w += kThreads)
-      count_block(job, decoder, i0 + w / blocks * step, j0 + w % blocks * job.block, p);
+    const unsigned step = job.spec.tile == Tile::Square ? job.block : 1;
+    const unsigned blocks = (cols + job.block - 1) / job.block;
+    for (unsigned w = threadIdx.x; w < (rows + step - 1) / step * blocks; w += kThreads)
+      count_block(job, decoder, i0 + w / blocks * step, j0 + w % blocks * job.block, counts, block_range);
   }
-  write_sum(p, partials[blockIdx.x]);
+  __syncwarp();
+  counts.add_codes(codes);
+  counts.add_of_warp(kSaturated, saturated);
+  counts.add_elements(sums);
+  write_tile(counts, sums.sums, sums.amin, block_range, partials[blockIdx.x]);
 }
 
 __device__ QuantStats stats_of(const Partial& p, std::int64_t count, const float* amax, const float* scale) {
@@ -209,21 +120,43 @@ __device__ QuantStats stats_of(const Partial& p, std::int64_t count, const float
   return s;
 }
 
-/// One block: the sum of `tiles` partials, merged into *out; `total` is memory for it.
-__global__ void __launch_bounds__(kThreads)
-    add_kernel(const Partial* partials, std::int64_t tiles, Partial* total, std::int64_t count,
-               const float* amax, const float* scale, QuantStats* out) {
-  Partial p{};
-  for (std::int64_t t = threadIdx.x; t < tiles; t += kThreads) {
-#pragma unroll
-    for (int k = 0; k < kCounts; ++k) p.counts[k] += partials[t].counts[k];
-#pragma unroll
-    for (int k = 0; k < kSums; ++k) p.sums[k] += partials[t].sums[k];
-    p.amin = smaller_magnitude(p.amin, partials[t].amin);
-    p.block_range = larger_magnitude(p.block_range, partials[t].block_range);
+constexpr int kAddThreads = 1024;
+
+/// One block: the sum of `tiles` partials, merged into *out. A warp one of the numbers, in a fixed order.
+__global__ void __launch_bounds__(kAddThreads)
+    add_kernel(const Partial* partials, std::int64_t tiles, std::int64_t count, const float* amax,
+               const float* scale, QuantStats* out) {
+  __shared__ Partial total;
+  const int lane = threadIdx.x % kWarp;
+  for (int k = threadIdx.x / kWarp; k < kCounts + kSums + 2; k += kAddThreads / kWarp) {
+    if (k < kCounts) {
+      long long mine = 0;
+#pragma unroll 8
+      for (std::int64_t t = lane; t < tiles; t += kWarp) mine += partials[t].counts[k];
+      mine = warp_sum(mine);
+      if (lane == 0) total.counts[k] = mine;
+    } else if (k < kCounts + kSums) {
+      double mine = 0;
+#pragma unroll 8
+      for (std::int64_t t = lane; t < tiles; t += kWarp) mine += partials[t].sums[k - kCounts];
+      mine = warp_sum(mine);
+      if (lane == 0) total.sums[k - kCounts] = mine;
+    } else if (k == kCounts + kSums) {
+      float most = 0;
+      for (std::int64_t t = lane; t < tiles; t += kWarp)
+        most = larger_magnitude(most, partials[t].block_range);
+      most = warp_max(most);
+      if (lane == 0) total.block_range = most;
+    } else {
+      float least = INFINITY;
+      for (std::int64_t t = lane; t < tiles; t += kWarp)
+        if (partials[t].amin != 0) least = fminf(least, partials[t].amin);
+      least = -warp_max(-least);
+      if (lane == 0) total.amin = least == INFINITY ? 0 : least;
+    }
   }
-  write_sum(p, *total);
-  if (threadIdx.x == 0) out->merge(stats_of(*total, count, amax, scale));
+  __syncthreads();
+  if (threadIdx.x == 0) out->merge(stats_of(total, count, amax, scale));
 }
 
 template <class T>
@@ -252,15 +185,23 @@ MeasureJob<T> job_of(const MeasureQuant& m, const View<const T>& x_RC) {
 
 void run(Stream& stream, const MeasureQuant& m) {
   const ArenaScope scope(stream.scratch());
-  const std::int64_t rows = m.x_RC.size(0), cols = m.x_RC.size(1);
+  const auto add = [&](const Partial* partials, std::int64_t tiles) {
+    launch(stream, "measure_quant", add_kernel, 1, kAddThreads, 0, partials, tiles, m.x_RC.numel(), m.amax,
+           m.scale, m.out);
+  };
+  if (runs_fit(m)) {
+    const std::int64_t tiles = tiles_of_runs(m);
+    Partial* partials = stream.scratch().take<Partial>(tiles).data();
+    measure_runs(stream, m, partials);
+    return add(partials, tiles);
+  }
   with_type(m.x_RC, [&](auto x_RC) {
     const auto job = job_of(m, x_RC);
-    Partial* partials = stream.scratch().take<Partial>(job.tiles + 1).data();
+    Partial* partials = stream.scratch().take<Partial>(job.tiles).data();
     launch(stream, "measure_quant",
            measure_kernel<std::remove_const_t<std::remove_pointer_t<decltype(job.x)>>>,
            blocks_for(job.tiles, 1), kThreads, 0, job, Decoder(decoding_of(m, {})), partials);
-    launch(stream, "measure_quant", add_kernel, 1, kThreads, 0, partials, job.tiles, partials + job.tiles,
-           rows * cols, m.amax, m.scale, m.out);
+    add(partials, job.tiles);
   });
 }
 

@@ -9,14 +9,19 @@ namespace {
 
 constexpr std::int64_t kStretch = 32 * kMergeThreads;
 
-/// Elements of a matrix in the order of its memory: the axis with the smaller stride runs fastest.
-template <class T>
+/// Elements of a matrix in the order of its memory, kPack neighbours at a time: the axis with the smaller
+/// stride runs fastest. Packs of more than one need contiguous, aligned rows of whole packs.
+template <class T, int kPack>
 struct TensorJob {
   using Sums = TensorSums;
   const T* x;
-  std::int64_t outer_stride, inner_stride, inner, count;
+  std::int64_t outer_stride, inner_stride, inner, count;  ///< the last two in packs
   __device__ void add(std::int64_t n, Sums& s) const {
-    s.add(nibble::to_float(x[n / inner * outer_stride + n % inner * inner_stride]));
+    const T* const from = x + n / inner * outer_stride + n % inner * kPack * inner_stride;
+    float pack[kPack];
+    load_pack<kPack>(from, pack);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) s.add(pack[k]);
   }
 };
 
@@ -85,10 +90,14 @@ void run(Stream& stream, const MeasureTensor& m) {
   const int outer = turned ? 1 : 0;
   with_type(m.x_RC, [&](auto x_RC) {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(x_RC.data())>>;
-    measure(stream, "measure_tensor",
-            TensorJob<T>{x_RC.data(), x_RC.stride(outer), x_RC.stride(1 - outer), x_RC.size(1 - outer),
-                         x_RC.numel()},
-            m.out);
+    constexpr int kPack = 8;
+    const std::int64_t outer_stride = x_RC.stride(outer), inner = x_RC.size(1 - outer);
+    if (x_RC.stride(1 - outer) == 1 && inner % kPack == 0 && packs_fit<kPack>(x_RC.data(), outer_stride))
+      measure(stream, "measure_tensor",
+              TensorJob<T, kPack>{x_RC.data(), outer_stride, 1, inner / kPack, x_RC.numel() / kPack}, m.out);
+    else
+      measure(stream, "measure_tensor",
+              TensorJob<T, 1>{x_RC.data(), outer_stride, x_RC.stride(1 - outer), inner, x_RC.numel()}, m.out);
   });
 }
 

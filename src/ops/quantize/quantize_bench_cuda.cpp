@@ -137,6 +137,8 @@ std::vector<QuantizeKernelRate> measure_quantize_kernels(Stream& stream, std::in
   const QuantSpec rne{.format = Format::Nvfp4};
   const QuantSpec sr{.format = Format::Nvfp4, .rounding = Rounding::Stochastic};
   const QuantSpec square{.format = Format::Nvfp4, .tile = Tile::Square};
+  const QuantSpec four_over_six{
+      .format = Format::Nvfp4, .four_over_six = FourOverSix::Mse, .scale_bound = 256};
   const QuantSpec rht{.format = Format::Nvfp4, .rotation = 16};
   const QuantSpec rht_sr{.format = Format::Nvfp4, .rounding = Rounding::Stochastic, .rotation = 16};
   Bench bench(stream, rows, cols);
@@ -147,6 +149,7 @@ std::vector<QuantizeKernelRate> measure_quantize_kernels(Stream& stream, std::in
     bench.add("1x16 rne" + out, rne, false, codes);
     bench.add("1x16 sr" + out, sr, false, codes);
     bench.add("16x16 rne" + out, square, false, codes);
+    bench.add("1x16 rne, four over six" + out, four_over_six, false, codes);
     bench.add("1x16 rht rne, transposed" + out, rht, true, codes);
     bench.add("1x16 rht sr, transposed" + out, rht_sr, true, codes);
     bench.add_pair("pair: 1x16 rne, rht rne transposed" + out, rne, rht, codes, false);

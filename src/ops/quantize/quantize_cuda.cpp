@@ -11,6 +11,20 @@ bool begin_wide(const void* rows, std::int64_t stride_bytes) {
   return rows != nullptr && reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride_bytes % 16 == 0;
 }
 
+bool is_fast(const QuantizeJob& job) {
+  return rows_fit(job) || squares_fit(job) || tiles_fit(job) || fp8_fits(job) || four_over_six_fits(job);
+}
+
+/// The amax is known, or on its way.
+void write_outputs(Stream& stream, const QuantizeJob& job) {
+  if (rows_fit(job)) return quantize_rows(stream, job);
+  if (squares_fit(job)) return quantize_squares(stream, job);
+  if (tiles_fit(job)) return quantize_tiles(stream, nullptr, job);
+  if (fp8_fits(job)) return quantize_fp8(stream, job);
+  if (four_over_six_fits(job)) return quantize_four_over_six(stream, job);
+  quantize_general(stream, job);
+}
+
 }  // namespace
 
 QuantizeJob job_of(const Quantize& q) {
@@ -56,11 +70,16 @@ void run(Stream& stream, const Quantize& q) {
     if (job.given) publish_given(stream, job);
     return;
   }
-  if (rows_fit(job)) return quantize_rows(stream, job);
-  if (squares_fit(job)) return quantize_squares(stream, job);
-  if (tiles_fit(job)) return quantize_tiles(stream, nullptr, job);
-  if (fp8_fits(job)) return quantize_fp8(stream, job);
-  quantize_general(stream, job);
+  // Telemetry wants values and codes, of which the fast kernels write one: codes with their scales first,
+  // which publish a given amax. Random bits are the element's in both.
+  QuantizeJob codes = job, values = job;
+  codes.values = nullptr;
+  values.codes = values.scales = nullptr;
+  values.given = false;
+  if (job.values == nullptr || job.codes == nullptr || !is_fast(codes) || !is_fast(values))
+    return write_outputs(stream, job);
+  write_outputs(stream, codes);
+  write_outputs(stream, values);
 }
 
 void run(Stream& stream, const QuantizePair& pair) {

@@ -80,6 +80,10 @@ void quantize_rows(Stream& stream, const QuantizeJob& job);
 bool squares_fit(const QuantizeJob& job);
 void quantize_squares(Stream& stream, const QuantizeJob& job);
 
+/// The rows under four over six, rounded to nearest.
+bool four_over_six_fits(const QuantizeJob& job);
+void quantize_four_over_six(Stream& stream, const QuantizeJob& job);
+
 /// NVFP4 in 1x16 blocks of the transpose of an aligned BF16 matrix, rotated or not; `row_copy`, where it is
 /// not null, is the copy of the rows of the same matrix and is made in the same pass.
 bool tiles_fit(const QuantizeJob& transposed);

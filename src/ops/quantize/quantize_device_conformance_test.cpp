@@ -132,6 +132,24 @@ TEST_F(QuantizeDeviceConformance, EveryOptionOnOddShapes) {
   }
 }
 
+/// Four over six on aligned rows, of tensors of every size at which its errors are formed another way.
+TEST_F(QuantizeDeviceConformance, FourOverSixInAlignedRows) {
+  std::uint64_t seed = 900;
+  for (const FourOverSix measure : {FourOverSix::Mae, FourOverSix::Mse}) {
+    for (const std::uint16_t bound : {448, 256}) {
+      for (const float given : {0.0f, 1e-37f, 1e-31f, 4e-30f, 1e-29f, 1.0f, 1e30f, 1.4e30f, 3e38f}) {
+        const TestMatrix x = heavy_matrix(48, 80, false, 0, ++seed);
+        QuantizeOptions o{.spec = {.format = Format::Nvfp4, .four_over_six = measure, .scale_bound = bound},
+                          .random = key_of(seed, true)};
+        if (given != 0) o.amax_given = given;
+        const Outputs outputs = static_cast<Outputs>(seed % 3);
+        compare(x, o, outputs, 0, fmt::format("{}, amax {}", describe(o.spec, x, outputs), given));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 /// The specs of training, on aligned matrices that end within and at the end of a kernel's tile.
 TEST_F(QuantizeDeviceConformance, AlignedShapesOfTraining) {
   std::uint64_t seed = 500;

@@ -21,6 +21,7 @@ struct RotateJob {
   std::int64_t row_stride, stride;    ///< of x in the result's axes
   bf16* out;
   std::int64_t out_row_stride, out_stride;
+  bool wide_out;  ///< a group lies in one piece, aligned
 };
 
 /// Floor: x once, the result once.
@@ -50,15 +51,21 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(RotateJob job, const T
   }
   const float factor = hadamard_factor(N);
 #pragma unroll
-  for (int k = 0; k < N; ++k)
-    job.out[i * job.out_row_stride + (j + k) * job.out_stride] = bf16::nearest(group[k] * factor);
+  for (int k = 0; k < N; ++k) group[k] *= factor;
+  bf16* const out = job.out + i * job.out_row_stride + j * job.out_stride;
+  if (job.wide_out) return store_pack<N>(out, group);
+#pragma unroll
+  for (int k = 0; k < N; ++k) out[k * job.out_stride] = bf16::nearest(group[k]);
 }
 
 template <class T>
 void launch_rotate(Stream& stream, const Rotate& r, const RotateJob& job, const T* x) {
   const auto blocks = blocks_for(job.rows * job.groups, kThreads);
   const auto with = [&](auto size) {
-    launch(stream, "rotate", rotate_kernel<T, decltype(size)::value>, blocks, kThreads, 0, job, x);
+    constexpr int kSize = decltype(size)::value;
+    RotateJob sized = job;
+    sized.wide_out = job.out_stride == 1 && packs_fit<kSize>(job.out, job.out_row_stride);
+    launch(stream, "rotate", rotate_kernel<T, kSize>, blocks, kThreads, 0, sized, x);
   };
   switch (r.size) {
     case 2:
