@@ -92,7 +92,7 @@ void AttentionLayer::observe_logits(Context& ctx, ConstRealView q_THD, ConstReal
                               .out = out});
 }
 
-void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+void AttentionLayer::forward(Context& ctx, WithAmax x_TD, RealView y_TD) {
   const std::int64_t tokens = x_TD.size(0);
   const RealView qkv = ctx.activations(tokens, qkv_.info().n);
   const RealView mixed = ctx.activations(tokens, spec_.heads * spec_.head_dim);
@@ -118,7 +118,7 @@ void AttentionLayer::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   saved_mixed_ = mixed;
 }
 
-void AttentionLayer::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) {
+void AttentionLayer::backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) {
   const ArenaScope temporaries(ctx.arena);
   const std::int64_t tokens = dy_TD.size(0), heads = spec_.heads, d = spec_.head_dim;
   const RealView dmixed = ctx.activations(tokens, heads * d);

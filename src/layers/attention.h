@@ -29,8 +29,10 @@ class AttentionLayer final : public Mixer {
   /// `rope` may be null (no positions) and is shared by the layers of a model.
   AttentionLayer(const AttentionSpec& spec, Linear qkv, Linear out, std::shared_ptr<const RopeTable> rope)
       : spec_(spec), qkv_(std::move(qkv)), out_(std::move(out)), rope_(std::move(rope)) {}
-  void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
-  void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) override;
+  void forward(Context& ctx, WithAmax x_TD, RealView y_TD) override;
+  void backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) override;
+  const Linear& first() const override { return qkv_; }
+  const Linear& last() const override { return out_; }
 
  private:
   template <class V>

@@ -96,9 +96,7 @@ struct Context {
   }
   bool recomputes() const { return training && recompute != Recomputation::None; }
   /// For what backward can compute again: kept, or scratch of the caller's ArenaScope on stream.scratch().
-  RealView recomputable(std::int64_t tokens, std::int64_t features) const {
-    return (recomputes() ? stream.scratch() : arena).take_real(activation, tokens, features);
-  }
+  Arena& arena_of_recomputable() const { return recomputes() ? stream.scratch() : arena; }
 };
 
 }  // namespace nibble

@@ -65,6 +65,12 @@ bool is_centred(const GemmRecipe& recipe, Gemm gemm) {
          (gemm != Gemm::Wgrad || is_quantized(recipe.b.format));
 }
 
+/// Whether the amax that the quantiser finds is that of the matrix as it lies, a NaN in it included.
+bool finds_amax_of_matrix(const QuantSpec& spec) {
+  return is_quantized(spec.format) && spec.rotation == 0 && spec.tensor_scaling != TensorScaling::Row &&
+         spec.non_finite == NonFinite::Detect;
+}
+
 /// Whether the stored codes themselves are multiplied: FP8 with one scale a tensor, on tensor cores that have
 /// it and add no bias, and FP4 whose sums are modelled.
 bool is_coded(const Context& ctx, const GemmRecipe& recipe, bool bias = false) {
@@ -102,12 +108,33 @@ std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linear
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
     : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {}
 
-void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
+float* Linear::room_for_amax_of_x(const Context& ctx, Arena& arena) const {
+  const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
+  const bool fprop = finds_amax_of_matrix(plan.fprop.a) && !is_centred(plan.fprop, Gemm::Fprop);
+  const bool wgrad = ctx.training && finds_amax_of_matrix(plan.wgrad.b) &&
+                     !is_centred(plan.wgrad, Gemm::Wgrad) && !is_requantized(plan, Gemm::Wgrad);
+  return fprop || wgrad ? arena.take<float>(1).data() : nullptr;
+}
+
+/// dgrad and wgrad look for their amaxes in one reading of dy: it is saved where neither needs it.
+float* Linear::room_for_amax_of_dy(const Context& ctx, Arena& arena) const {
+  const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
+  bool quantises = false, knows = true;
+  for (const Gemm gemm : {Gemm::Dgrad, Gemm::Wgrad}) {
+    const QuantSpec& spec = plan.gemm(gemm).a;
+    if (!is_quantized(spec.format)) continue;
+    quantises = true;
+    knows = knows && finds_amax_of_matrix(spec) && !is_centred(plan.gemm(gemm), gemm);
+  }
+  return quantises && knows ? arena.take<float>(1).data() : nullptr;
+}
+
+void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
   const bool centres = is_centred(plan.fprop, Gemm::Fprop);
   View<const float> bias = bias_.present() ? View<const float>(bias_.master) : View<const float>{};
-  ConstRealView x_in = x_TK;
+  WithAmax x_in = x_TK;
   if (centres) {
     const Centred x = centred(ctx, ones_.row(*device_, x_TK.size(0)), x_TK);
     bias = mean_product(ctx, x, weight_.compute, bias);
@@ -121,7 +148,7 @@ void Linear::forward(Context& ctx, ConstRealView x_TK, RealView y_TN) {
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
 
-void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK) {
+void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_TK) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
   const bool dgrad_centres = is_centred(plan.dgrad, Gemm::Dgrad),
@@ -132,8 +159,10 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
     ones = ones_.row(*device_, dy_TN.size(0));
     dy_centred = centred(ctx, ones, dy_TN);
   }
-  const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a, dgrad_centres ? dy_centred.matrix : dy_TN},
-      turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, wgrad_centres ? dy_centred.matrix : dy_TN, true};
+  const Source rows{Gemm::Dgrad, Operand::A, plan.dgrad.a,
+                    dgrad_centres ? WithAmax(dy_centred.matrix) : dy_TN},
+      turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, wgrad_centres ? WithAmax(dy_centred.matrix) : dy_TN,
+             true};
   const bool coded = is_coded(ctx, plan.dgrad, dgrad_centres);
   const bool wgrad_coded = is_coded(ctx, plan.wgrad);
   const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, coded, wgrad_coded);
@@ -146,7 +175,7 @@ void Linear::backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, Rea
              true, weight_.compute});
   }
 
-  ConstRealView x_in = backward_source(ctx, plan, Gemm::Wgrad, x_TK);
+  WithAmax x_in = backward_source(ctx, plan, Gemm::Wgrad, x_TK);
   if (wgrad_centres) {
     x_centred = centred(ctx, ones, x_TK);
     x_in = x_centred.matrix;
@@ -167,6 +196,13 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
           .step_at = ctx.record ? &ctx.record->step : nullptr,
           .stuck_at_zero = ctx.recipe.stuck_random_bits};
 }
+
+ConstRealView Linear::Source::exact() const {
+  if (!unquantised.empty()) return unquantised;
+  return matrix;
+}
+
+const float* Linear::Source::known_amax() const { return finds_amax_of_matrix(spec) ? matrix.amax : nullptr; }
 
 QuantizedShape Linear::Source::shape() const {
   return quantized_shape(for_quantiser(spec), matrix.size(0), matrix.size(1), transpose);
@@ -222,6 +258,7 @@ void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) co
              .spec = for_quantiser(s.spec),
              .transpose = s.transpose,
              .random = random_key(ctx, s.gemm, s.operand, s.matrix.size(1)),
+             .amax_given = s.known_amax(),
              .amax = place.numbers,
              .scale = place.numbers + kScaleAt,
              .fault = ctx.record ? &ctx.record->fault : nullptr,
@@ -230,7 +267,7 @@ void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) co
     if (ctx.amaxes == nullptr)
       fail("{}: {} needs amaxes of earlier steps, and this pass has none", info_.name,
            arithmetic_name(s.spec));
-    quantize(ctx.stream, q);  // finds its own amax, and nothing else
+    quantize(ctx.stream, q);  // finds its own amax, or takes over the known one, and nothing else
     require_finite(ctx, s, place.numbers);
     q.amax_given =
         ctx.amaxes->choose(ctx.stream, info_, s.gemm, s.operand, s.spec, place.numbers, ctx.step, ctx.record);
@@ -269,6 +306,7 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
   const auto copy = [&](const Source& s, const Place& place) -> QuantizePair::Copy {
     return {.spec = s.spec,
             .random = random_key(ctx, s.gemm, s.operand, dy_TN.size(1)),
+            .amax_given = s.known_amax(),
             .amax = place.numbers,
             .scale = place.numbers + kScaleAt,
             .values = place.values,
@@ -318,8 +356,7 @@ View<float> Linear::decoded(Context& ctx, const Source& s) const {
   return out;
 }
 
-ConstRealView Linear::backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm,
-                                      ConstRealView matrix) const {
+WithAmax Linear::backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm, WithAmax matrix) const {
   if (!is_requantized(plan, gemm)) return matrix;
   const Operand operand = gemm == Gemm::Dgrad ? Operand::B : Operand::A;
   return View<const float>(decoded(ctx, {Gemm::Fprop, operand, plan.spec(Gemm::Fprop, operand), matrix}));

@@ -9,6 +9,7 @@
 #include "backend/device.h"
 #include "layers/context.h"
 #include "layers/token_mean.h"
+#include "layers/with_amax.h"
 #include "numeric/random_key.h"
 #include "ops/quantize/quantize.h"
 
@@ -22,6 +23,10 @@ namespace nibble {
 /// step. In a base format (BF16, FP32) Q is the identity and the transposes are views. The bias gradient is
 /// the plain sum of the unquantised dy.
 ///
+/// An operand's amax is taken from whoever wrote the operand where that is the number that the quantiser
+/// would find, and a pass over the operand is saved: where it is quantised as it lies (not rotated, centred
+/// or made of a forward copy), under the amax of the whole tensor, and a NaN counts.
+///
 /// The weight is quantised once a weights_version. A 16x16-tiled weight serves dgrad as a transposed view,
 /// since both orientations share codes and scales.
 ///
@@ -33,10 +38,15 @@ class Linear {
 
   const LinearInfo& info() const { return info_; }
 
-  void forward(Context& ctx, ConstRealView x_TK, RealView y_TN);
+  void forward(Context& ctx, WithAmax x_TK, RealView y_TN);
 
   /// x_TK is what forward had. Overwrites dx_TK.
-  void backward(Context& ctx, ConstRealView x_TK, ConstRealView dy_TN, RealView dx_TK);
+  void backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_TK);
+
+  /// Room in `arena` for the amax of x or of dy, where knowing it saves this step a pass over x or dy; null
+  /// where it does not, and whoever writes the matrix need not look for it.
+  float* room_for_amax_of_x(const Context& ctx, Arena& arena) const;
+  float* room_for_amax_of_dy(const Context& ctx, Arena& arena) const;
 
  private:
   /// One operand, ready for the GEMM: a matrix, or codes that are multiplied as they are.
@@ -71,11 +81,13 @@ class Linear {
     Gemm gemm;
     Operand operand;
     const QuantSpec& spec;
-    ConstRealView matrix;
+    WithAmax matrix;
     bool transpose = false;
     ConstRealView unquantised{};  ///< what `matrix` is the decoded forward copy of; empty: it is none
-    ConstRealView exact() const { return unquantised.empty() ? matrix : unquantised; }
+    ConstRealView exact() const;
     QuantizedShape shape() const;
+    /// What its quantiser would find, where that is known already; null: it must look.
+    const float* known_amax() const;
   };
 
   /// What the product reads; and every output that the format has, `values` where wanted.
@@ -86,8 +98,7 @@ class Linear {
                                            bool rows_coded, bool turned_coded) const;
   Ready prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, bool coded);
   /// The source of b of a backward GEMM: x or w itself, or under `requantize` the forward copy, decoded.
-  ConstRealView backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm,
-                                ConstRealView matrix) const;
+  WithAmax backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm, WithAmax matrix) const;
   View<float> decoded(Context& ctx, const Source& source) const;
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   void require_finite(Context& ctx, const Source& source, const float* amax) const;

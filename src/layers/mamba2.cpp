@@ -21,13 +21,12 @@ Mamba2::Convolved<V> Mamba2::split_convolved(V convolved) const {
           convolved.cols(di + gn, gn).split_last(spec_.groups, spec_.state)};
 }
 
-void Mamba2::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+void Mamba2::forward(Context& ctx, WithAmax x_TD, RealView y_TD) {
   const ArenaScope temporaries(ctx.stream.scratch());
   const std::int64_t tokens = x_TD.size(0), di = spec_.inner();
   const RealView projected = ctx.activations(tokens, in_.info().n);
   const RealView convolved = ctx.activations(tokens, spec_.conv_channels());
   const RealView scanned = ctx.activations(tokens, di);
-  const RealView gated = ctx.recomputable(tokens, di);
   const std::int64_t chunks = tokens / ctx.seq_len * chunks_of(ctx.seq_len, spec_.chunk);
   saved_states_ = ctx.arena.take<float>(chunks, spec_.heads, spec_.head_dim, spec_.state);
   saved_rstd_TG_ = ctx.arena.take<float>(tokens, spec_.norm_groups);
@@ -54,22 +53,25 @@ void Mamba2::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
   saved_projected_ = projected;
   saved_convolved_ = convolved;
   saved_scanned_ = scanned;
-  gate(ctx, gated);
-  out_.forward(ctx, gated, y_TD);
-  saved_gated_ = gated;
+  saved_gated_ = gate(ctx, ctx.arena_of_recomputable());
+  out_.forward(ctx, saved_gated_, y_TD);
 }
 
-void Mamba2::gate(Context& ctx, RealView gated) const {
+WithAmax Mamba2::gate(Context& ctx, Arena& arena) const {
+  const RealView gated = arena.take_real(ctx.activation, saved_scanned_.size(0), spec_.inner());
+  float* const amax = out_.room_for_amax_of_x(ctx, arena);
   gated_rms_norm(ctx.stream, {.y_TD = saved_scanned_,
                               .z_TD = split_projected(saved_projected_).z,
                               .w_D = p_.norm_weight.master,
                               .out_TD = gated,
                               .rstd_TG = saved_rstd_TG_,
                               .groups = static_cast<int>(spec_.norm_groups),
-                              .eps = norm_eps_});
+                              .eps = norm_eps_,
+                              .amax = amax});
+  return {gated, amax};
 }
 
-void Mamba2::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) {
+void Mamba2::backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) {
   const ArenaScope temporaries(ctx.arena);
   const std::int64_t tokens = dy_TD.size(0), di = spec_.inner();
   const RealView dgated = ctx.activations(tokens, di);
@@ -81,12 +83,7 @@ void Mamba2::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, Rea
   const Convolved<ConstRealView> c = split_convolved(saved_convolved_);
   const Convolved<RealView> dc = split_convolved(dconvolved);
 
-  ConstRealView gated = saved_gated_;
-  if (ctx.recomputes()) {
-    const RealView again = ctx.activations(tokens, di);
-    gate(ctx, again);
-    gated = again;
-  }
+  const WithAmax gated = ctx.recomputes() ? gate(ctx, ctx.arena) : saved_gated_;
   out_.backward(ctx, gated, dy_TD, dgated);
   gated_rms_norm_backward(ctx.stream, {.y_TD = saved_scanned_,
                                        .z_TD = p.z,

@@ -16,8 +16,10 @@ class Mamba2 final : public Mixer {
   };
   Mamba2(const Mamba2Spec& spec, float norm_eps, Linear in, Linear out, const Params& params)
       : spec_(spec), norm_eps_(norm_eps), in_(std::move(in)), out_(std::move(out)), p_(params) {}
-  void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
-  void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) override;
+  void forward(Context& ctx, WithAmax x_TD, RealView y_TD) override;
+  void backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) override;
+  const Linear& first() const override { return in_; }
+  const Linear& last() const override { return out_; }
 
  private:
   /// The parts of in's output, in its row order: z | x B C (the convolution's channels) | dt.
@@ -35,13 +37,15 @@ class Mamba2 final : public Mixer {
   template <class V>
   Convolved<V> split_convolved(V convolved) const;
 
-  void gate(Context& ctx, RealView gated) const;
+  /// The gated norm of what was scanned, in memory of `arena`.
+  WithAmax gate(Context& ctx, Arena& arena) const;
 
   Mamba2Spec spec_;
   float norm_eps_;
   Linear in_, out_;
   Params p_;
-  ConstRealView saved_projected_, saved_convolved_, saved_scanned_, saved_gated_;
+  ConstRealView saved_projected_, saved_convolved_, saved_scanned_;
+  WithAmax saved_gated_;
   View<float> saved_states_, saved_rstd_TG_;
 };
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "layers/context.h"
+#include "layers/with_amax.h"
 
 namespace nibble {
+
+class Linear;
 
 /// What stands between a norm and the residual add: attention, MLP or Mamba-2.
 ///
@@ -12,10 +15,13 @@ namespace nibble {
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  virtual void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) = 0;
+  virtual void forward(Context& ctx, WithAmax x_TD, RealView y_TD) = 0;
   /// x_TD is what forward had, kept or computed again. Overwrites dx_TD; adds to the parameters' main
   /// gradients.
-  virtual void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) = 0;
+  virtual void backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) = 0;
+  /// The linear that reads x, and the one that writes y and reads dy.
+  virtual const Linear& first() const = 0;
+  virtual const Linear& last() const = 0;
 };
 
 }  // namespace nibble

@@ -5,42 +5,40 @@
 
 namespace nibble {
 
-void Mlp::activate(Context& ctx, ConstRealView up, RealView hidden_TF) const {
+WithAmax Mlp::activate(Context& ctx, ConstRealView up, Arena& arena) const {
+  const RealView hidden_TF = arena.take_real(ctx.activation, up.size(0), spec_.hidden);
+  float* const amax = down_.room_for_amax_of_x(ctx, arena);
   if (spec_.activation == Activation::SwiGlu)
-    swiglu(ctx.stream, {.gate_up_T2F = up, .y_TF = hidden_TF});
+    swiglu(ctx.stream, {.gate_up_T2F = up, .y_TF = hidden_TF, .amax = amax});
   else
-    squared_relu(ctx.stream, {.x_TF = up, .y_TF = hidden_TF});
+    squared_relu(ctx.stream, {.x_TF = up, .y_TF = hidden_TF, .amax = amax});
+  return {hidden_TF, amax};
 }
 
-void Mlp::forward(Context& ctx, ConstRealView x_TD, RealView y_TD) {
+void Mlp::forward(Context& ctx, WithAmax x_TD, RealView y_TD) {
   const ArenaScope temporaries(ctx.stream.scratch());
-  const std::int64_t tokens = x_TD.size(0);
-  const RealView up = ctx.activations(tokens, up_.info().n);
-  const RealView hidden_TF = ctx.recomputable(tokens, spec_.hidden);
+  const RealView up = ctx.activations(x_TD.size(0), up_.info().n);
   up_.forward(ctx, x_TD, up);
-  activate(ctx, up, hidden_TF);
-  down_.forward(ctx, hidden_TF, y_TD);
   saved_up_ = up;
-  saved_hidden_TF_ = hidden_TF;
+  saved_hidden_TF_ = activate(ctx, up, ctx.arena_of_recomputable());
+  down_.forward(ctx, saved_hidden_TF_, y_TD);
 }
 
-void Mlp::backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) {
+void Mlp::backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) {
   const ArenaScope temporaries(ctx.arena);
   const std::int64_t tokens = dy_TD.size(0);
   const RealView dhidden_TF = ctx.activations(tokens, spec_.hidden);
   const RealView dup = ctx.activations(tokens, up_.info().n);
-  ConstRealView hidden_TF = saved_hidden_TF_;
-  if (ctx.recomputes()) {
-    const RealView again_TF = ctx.activations(tokens, spec_.hidden);
-    activate(ctx, saved_up_, again_TF);
-    hidden_TF = again_TF;
-  }
+  float* const dup_amax = up_.room_for_amax_of_dy(ctx, ctx.arena);
+  const WithAmax hidden_TF = ctx.recomputes() ? activate(ctx, saved_up_, ctx.arena) : saved_hidden_TF_;
   down_.backward(ctx, hidden_TF, dy_TD, dhidden_TF);
   if (spec_.activation == Activation::SwiGlu)
-    swiglu_backward(ctx.stream, {.gate_up_T2F = saved_up_, .dy_TF = dhidden_TF, .dgate_up_T2F = dup});
+    swiglu_backward(ctx.stream,
+                    {.gate_up_T2F = saved_up_, .dy_TF = dhidden_TF, .dgate_up_T2F = dup, .amax = dup_amax});
   else
-    squared_relu_backward(ctx.stream, {.x_TF = saved_up_, .dy_TF = dhidden_TF, .dx_TF = dup});
-  up_.backward(ctx, x_TD, dup, dx_TD);
+    squared_relu_backward(ctx.stream,
+                          {.x_TF = saved_up_, .dy_TF = dhidden_TF, .dx_TF = dup, .amax = dup_amax});
+  up_.backward(ctx, x_TD, {dup, dup_amax}, dx_TD);
 }
 
 }  // namespace nibble

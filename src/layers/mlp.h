@@ -12,15 +12,19 @@ class Mlp final : public Mixer {
  public:
   Mlp(const MlpSpec& spec, Linear up, Linear down)
       : spec_(spec), up_(std::move(up)), down_(std::move(down)) {}
-  void forward(Context& ctx, ConstRealView x_TD, RealView y_TD) override;
-  void backward(Context& ctx, ConstRealView x_TD, ConstRealView dy_TD, RealView dx_TD) override;
+  void forward(Context& ctx, WithAmax x_TD, RealView y_TD) override;
+  void backward(Context& ctx, WithAmax x_TD, WithAmax dy_TD, RealView dx_TD) override;
+  const Linear& first() const override { return up_; }
+  const Linear& last() const override { return down_; }
 
  private:
-  void activate(Context& ctx, ConstRealView up, RealView hidden_TF) const;
+  /// The hidden features, in memory of `arena`.
+  WithAmax activate(Context& ctx, ConstRealView up, Arena& arena) const;
 
   MlpSpec spec_;
   Linear up_, down_;
-  ConstRealView saved_up_, saved_hidden_TF_;
+  ConstRealView saved_up_;
+  WithAmax saved_hidden_TF_;
 };
 
 }  // namespace nibble

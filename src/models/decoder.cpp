@@ -108,26 +108,35 @@ void Decoder::observe_residual(Context& ctx, std::size_t sublayer, ConstRealView
   if (out != nullptr) measure_tensor(ctx.stream, {.x_RC = x_TD, .out = out});
 }
 
+/// For what the norm before this sublayer writes; null where nobody asks, as the head does not.
+float* Decoder::room_for_amax(Context& ctx, std::size_t sublayer) const {
+  if (sublayer == sublayers_.size()) return nullptr;
+  return sublayers_[sublayer].mixer->first().room_for_amax_of_x(ctx, ctx.arena);
+}
+
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   const std::int64_t tokens = ids_T.size(0);
   const bool keeps_all = ctx.training && !ctx.recomputes();
   RealView x_TD = ctx.arena.take_real(ctx.residual, tokens, spec_.d_model);
   RealView normed_TD = ctx.activations(tokens, spec_.d_model);
   embedding(ctx.stream, {.ids_T = ids_T, .w_VD = embedding_.compute, .x_TD = x_TD});
-  sublayers_.front().norm.forward(ctx, x_TD, normed_TD);
+  float* amax = room_for_amax(ctx, 0);
+  sublayers_.front().norm.forward(ctx, x_TD, normed_TD, amax);
   for (std::size_t i = 0; i < sublayers_.size(); ++i) {
     Sublayer& s = sublayers_[i];
     Norm& next = i + 1 < sublayers_.size() ? sublayers_[i + 1].norm : final_norm_;
+    float* const next_amax = room_for_amax(ctx, i + 1);  // outlives this sublayer
     const Arena::Mark before = ctx.arena.mark();
     const RealView y_TD = ctx.activations(tokens, spec_.d_model);
     const Arena::Mark inside = ctx.arena.mark();
-    s.mixer->forward(ctx, normed_TD, y_TD);
-    s.saved_normed_TD = normed_TD;
+    s.saved_normed_TD = {normed_TD, amax};
+    s.mixer->forward(ctx, s.saved_normed_TD, y_TD);
     if (ctx.recompute == Recomputation::Block) ctx.arena.rewind(inside);
     const RealView sum_TD = place_for_sum(ctx, x_TD, y_TD);
     if (keeps_all) normed_TD = ctx.activations(tokens, spec_.d_model);
-    next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD);
+    next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD, next_amax);
     x_TD = sum_TD;
+    amax = next_amax;
     observe_residual(ctx, i, x_TD);
     if (!ctx.training) ctx.arena.rewind(before);
   }
@@ -141,26 +150,35 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
   const RealView dnormed_TD = ctx.activations(tokens, spec_.d_model);
   ctx.stream.device().zero(dresidual_TD.data(),
                            static_cast<std::size_t>(dresidual_TD.numel()) * sizeof(float));
-  final_norm_.backward(ctx, dfinal_TD, dresidual_TD, dy_TD);
-  if (ctx.step == nan_step_) inject_nan(ctx, dy_TD);
-  for (auto s = sublayers_.rbegin(); s != sublayers_.rend(); ++s) {
+  float* amax = sublayers_.back().mixer->last().room_for_amax_of_dy(ctx, ctx.arena);
+  final_norm_.backward(ctx, dfinal_TD, dresidual_TD, dy_TD, amax);
+  if (ctx.step == nan_step_) {
+    inject_nan(ctx, dy_TD);
+    amax = nullptr;
+  }
+  for (std::size_t i = sublayers_.size(); i-- > 0;) {
+    Sublayer& s = sublayers_[i];
+    float* const next_amax =
+        i == 0 ? nullptr : sublayers_[i - 1].mixer->last().room_for_amax_of_dy(ctx, ctx.arena);
     const ArenaScope temporaries(ctx.arena);
-    ConstRealView normed_TD = s->saved_normed_TD;
+    WithAmax normed_TD = s.saved_normed_TD;
     if (ctx.recomputes()) {
       const RealView again_TD = ctx.activations(tokens, spec_.d_model);
-      s->norm.again(ctx, again_TD);
-      normed_TD = again_TD;
+      float* const again_amax = room_for_amax(ctx, i);
+      s.norm.again(ctx, again_TD, again_amax);
+      normed_TD = {again_TD, again_amax};
     }
     Context whole = ctx;
     if (ctx.recompute == Recomputation::Block) {
       whole.recompute = Recomputation::None;
       whole.observer = nullptr;  // it saw the same numbers the first time
-      s->mixer->forward(whole, normed_TD,
-                        dnormed_TD);  // its output is not needed again: dnormed is free here
+      s.mixer->forward(whole, normed_TD,
+                       dnormed_TD);  // its output is not needed again: dnormed is free here
       whole.observer = ctx.observer;
     }
-    s->mixer->backward(whole, normed_TD, dy_TD, dnormed_TD);
-    s->norm.backward(ctx, dnormed_TD, dresidual_TD, dy_TD);
+    s.mixer->backward(whole, normed_TD, {dy_TD, amax}, dnormed_TD);
+    s.norm.backward(ctx, dnormed_TD, dresidual_TD, dy_TD, next_amax);
+    amax = next_amax;
   }
   embedding_backward(ctx.stream, {.ids_T = ids_T, .dx_TD = dresidual_TD, .dw_VD = embedding_.grad});
 }

@@ -51,11 +51,12 @@ class Decoder {
   struct Sublayer {
     Norm norm;
     std::unique_ptr<Mixer> mixer;
-    ConstRealView saved_normed_TD;
+    WithAmax saved_normed_TD;
   };
 
   RealView forward(Context& ctx, View<const std::int32_t> ids_T);
   void observe_residual(Context& ctx, std::size_t sublayer, ConstRealView x_TD) const;
+  float* room_for_amax(Context& ctx, std::size_t sublayer) const;
   RealView place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) const;
   void backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD);
 

@@ -117,6 +117,62 @@ TEST(WrittenAmax, OfSwiGlu) {
   });
 }
 
+TEST(WrittenAmax, OfGatedRmsNorm) {
+  on_every_backend([](Matrices& m, DType dtype) {
+    const int groups = m.columns() % 3 == 0 ? 3 : 1;
+    const RealView out = m.output(dtype, m.columns());
+    m.expect_amax<GatedRmsNorm>(gated_rms_norm,
+                                {.y_TD = m.input(dtype, m.columns()),
+                                 .z_TD = m.input(dtype, m.columns()),
+                                 .w_D = m.input(DType::F32, m.columns()).as<float>().row(0),
+                                 .out_TD = out,
+                                 .rstd_TG = m.output(DType::F32, groups).as<float>(),
+                                 .groups = groups,
+                                 .amax = m.vector(1).data()},
+                                out);
+  });
+}
+
+TEST(WrittenAmax, OfTheGradientBehindARmsNorm) {
+  on_every_backend([](Matrices& m, DType dtype) {
+    const RealView copy = m.output(dtype, m.columns());
+    m.expect_amax<RmsNormBackward>(rms_norm_backward,
+                                   {.x_TD = m.input(dtype, m.columns()),
+                                    .w_D = m.input(DType::F32, m.columns()).as<float>().row(0),
+                                    .rstd_T = m.input(DType::F32, m.rows()).as<float>().row(0),
+                                    .dy_TD = m.input(dtype, m.columns()),
+                                    .dx_TD = m.input(DType::F32, m.columns()).as<float>(),
+                                    .dw_D = m.vector(m.columns()),
+                                    .dx_copy_TD = copy,
+                                    .amax = m.vector(1).data()},
+                                   copy);
+  });
+}
+
+TEST(WrittenAmax, OfBothHalvesOfTheGradientOfSwiGlu) {
+  on_every_backend([](Matrices& m, DType dtype) {
+    const RealView d = m.output(dtype, 2 * m.columns());
+    m.expect_amax<SwiGluBackward>(swiglu_backward,
+                                  {.gate_up_T2F = m.input(dtype, 2 * m.columns()),
+                                   .dy_TF = m.input(dtype, m.columns()),
+                                   .dgate_up_T2F = d,
+                                   .amax = m.vector(1).data()},
+                                  d);
+  });
+}
+
+TEST(WrittenAmax, OfTheGradientOfSquaredRelu) {
+  on_every_backend([](Matrices& m, DType dtype) {
+    const RealView dx = m.output(dtype, m.columns());
+    m.expect_amax<SquaredReluBackward>(squared_relu_backward,
+                                       {.x_TF = m.input(dtype, m.columns()),
+                                        .dy_TF = m.input(dtype, m.columns()),
+                                        .dx_TF = dx,
+                                        .amax = m.vector(1).data()},
+                                       dx);
+  });
+}
+
 TEST(WrittenAmax, OfSquaredRelu) {
   on_every_backend([](Matrices& m, DType dtype) {
     const RealView y = m.output(dtype, m.columns());

@@ -50,16 +50,21 @@ DecoderSpec tiny(const std::string& family) {
 /// What telemetry said, as the lines of its log.
 struct Telemetry : Sink {
   using Sink::on;
-  void on(const QuantEvent& e) override { lines.push_back(json_line(e)); }
+  void on(const QuantEvent& e) override {
+    lines.push_back(json_line(e));
+    operands.push_back(e);
+  }
   void on(const GemmEvent& e) override { lines.push_back(json_line(e)); }
   void on(const WeightEvent& e) override { lines.push_back(json_line(e)); }
   void on(const LayerEvent& e) override { lines.push_back(json_line(e)); }
   std::vector<std::string> lines;
+  std::vector<QuantEvent> operands;
 };
 
 struct Step {
   StepResult result;
   std::vector<std::string> telemetry;
+  std::vector<QuantEvent> operands;
   std::vector<std::string> names;
   std::vector<std::vector<float>> grads;
 };
@@ -74,6 +79,7 @@ struct How {
   int observe = 0;                  ///< every so many steps are measured by telemetry; 0: none
   std::int64_t micro_batch = 2;
   RecipeEdits edits;
+  std::int64_t inject_nan_step = -1;
 };
 
 Recipe recipe_of(const Case& c, const How& how) {
@@ -95,7 +101,8 @@ Step some_steps(const Case& c, const How& how) {
                            .recompute = how.recompute,
                            .seed = 5,
                            .sr_seed = 6,
-                           .record_steps = how.record});
+                           .record_steps = how.record,
+                           .inject_nan_step = how.inject_nan_step});
   std::mt19937 random(1);
   std::vector<std::int32_t> ids(4 * 32 + 1);
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % 96);
@@ -114,6 +121,7 @@ Step some_steps(const Case& c, const How& how) {
   }
   while (learner.in_flight() > 0) finish();
   s.telemetry = telemetry.lines;
+  s.operands = telemetry.operands;
   for (const ParamStore::Entry& e : learner.params().entries()) {
     s.names.push_back(e.info.name);
     s.grads.push_back(learner.params().read(learner.params().grad(e)));
@@ -232,6 +240,9 @@ TEST(ScalingConformance, ThreadsRecomputationRecordsAndBackendsAgree) {
     RecipeEdits edits;
   } kRuns[] = {{{"llama", "fp8-delayed", 0.2}, {}},
                {{"llama", "fp8-deepseek", 5e-2}, {}},
+               {{"llama", "fp8-current", 5e-2}, {.bf16_first = 0, .bf16_last = 0}},
+               {{"llama", "mxfp8", 5e-2}, {}},
+               {{"hybrid", "nvfp4", 5e-2}, {.rht = false}},
                {{"llama", "nvfp4", 5e-2}, {.tensor_scaling = TensorScaling::Previous}},
                {{"llama", "nvfp4", 5e-2}, {.accumulate = Accumulation::Truncating}},
                {{"llama", "bf16", 5e-2}, {.attention_qk = Format::Nvfp4, .attention_pv = Format::Fp8E4M3}},
@@ -240,7 +251,8 @@ TEST(ScalingConformance, ThreadsRecomputationRecordsAndBackendsAgree) {
     SCOPED_TRACE(run.c.recipe);
     const Step one = some_steps(run.c, {.steps = 2, .edits = run.edits});
     expect_same(some_steps(run.c, {.threads = 2, .steps = 2, .edits = run.edits}), one);
-    expect_same(some_steps(run.c, {.recompute = Recomputation::Block, .steps = 2, .edits = run.edits}), one);
+    for (Recomputation recompute : {Recomputation::Light, Recomputation::Block})
+      expect_same(some_steps(run.c, {.recompute = recompute, .steps = 2, .edits = run.edits}), one);
     const Step ref = some_steps(run.c, {.backend = BackendKind::Ref, .edits = run.edits});
     expect_near(some_steps(run.c, {.edits = run.edits}), ref, run.c.bound);
     if (!there_is_a_gpu()) continue;  // as above
@@ -250,6 +262,46 @@ TEST(ScalingConformance, ThreadsRecomputationRecordsAndBackendsAgree) {
     how.record = false;
     expect_same(some_steps(run.c, how), recorded);
   }
+}
+
+/// In NVFP4 an operand's tensor scale is the amax that it was quantised under, which whoever wrote the
+/// operand may have left there; telemetry looks for the amax itself. They are the same number, so nobody
+/// handed over the amax of another matrix or of an earlier step.
+TEST(HandedAmaxConformance, EveryOperandOfAStepIsQuantisedUnderItsOwnAmax) {
+  for (const char* family : {"llama", "hybrid"})
+    for (BackendKind backend : {BackendKind::Ref, BackendKind::Cpu, BackendKind::Cuda})
+      for (Recomputation recompute : {Recomputation::None, Recomputation::Light, Recomputation::Block}) {
+        if (backend == BackendKind::Cuda && !there_is_a_gpu()) continue;
+        const Step s = some_steps({family, "nvfp4", 0}, {.backend = backend,
+                                                         .recompute = recompute,
+                                                         .steps = 2,
+                                                         .observe = 1,
+                                                         .micro_batch = 4,
+                                                         .edits = {.rht = false}});
+        EXPECT_FALSE(s.operands.empty());
+        for (const QuantEvent& e : s.operands) {
+          EXPECT_EQ(e.scale_inv_max, e.amax)
+              << e.where.layer << " " << e.where.gemm << " " << e.where.operand << " in step " << e.step
+              << " on " << name_of(backend) << ", recomputation " << static_cast<int>(recompute);
+        }
+      }
+}
+
+/// The planted NaN comes after the amax of that gradient was found.
+TEST(HandedAmaxConformance, ANaNPutInLaterIsFoundInTheOperandThatReadsItFirst) {
+  for (const char* recipe : {"fp8-current", "mxfp8", "nvfp4"})
+    for (BackendKind backend : {BackendKind::Ref, BackendKind::Cpu, BackendKind::Cuda}) {
+      if (backend == BackendKind::Cuda && !there_is_a_gpu()) continue;
+      RecipeEdits edits;
+      if (std::string(recipe) != "mxfp8") edits.bf16_first = edits.bf16_last = 0;
+      try {
+        some_steps({"llama", recipe, 0}, {.backend = backend, .edits = edits, .inject_nan_step = 0});
+        ADD_FAILURE() << recipe << " on " << name_of(backend) << ": the NaN went through";
+      } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("blocks.1.mlp.down: the dgrad operand dy"), std::string::npos)
+            << e.what();
+      }
+    }
 }
 
 // FP32: rounding of sums. BF16: activations that round the other way (half an ulp, 2^-9, of single elements).

@@ -28,6 +28,7 @@ struct SwiGlu {
 struct SwiGluBackward {
   ConstRealView gate_up_T2F, dy_TF;
   RealView dgate_up_T2F;  ///< overwritten
+  float* amax = nullptr;  ///< optional: of dgate_up, both halves, as SwiGlu::amax
 };
 
 /// y = max(x, 0)^2
@@ -38,7 +39,8 @@ struct SquaredRelu {
 };
 struct SquaredReluBackward {
   ConstRealView x_TF, dy_TF;
-  RealView dx_TF;  ///< overwritten: 2 max(x, 0) dy
+  RealView dx_TF;         ///< overwritten: 2 max(x, 0) dy
+  float* amax = nullptr;  ///< optional: of dx, as SwiGlu::amax
 };
 
 /// sum[n] += sum over t of x[t,n]: the gradient of a bias.

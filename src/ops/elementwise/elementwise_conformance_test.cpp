@@ -58,7 +58,8 @@ TEST(Conformance, swiglu_backward) {
     compare<SwiGluBackward>(swiglu_backward, shape(T, F), [&](Case& c) {
       return SwiGluBackward{.gate_up_T2F = c.input(T, 2 * F),
                             .dy_TF = c.input(T, F),
-                            .dgate_up_T2F = c.output("dgate_up", Bound::of(1e-6), T, 2 * F)};
+                            .dgate_up_T2F = c.output("dgate_up", Bound::of(1e-6), T, 2 * F),
+                            .amax = T % 2 == 0 ? nullptr : amax(c, 1e-6)};
     });
 }
 
@@ -74,8 +75,10 @@ TEST(Conformance, squared_relu) {
 TEST(Conformance, squared_relu_backward) {
   for (auto [T, F] : kShapes)
     compare<SquaredReluBackward>(squared_relu_backward, shape(T, F), [&](Case& c) {
-      return SquaredReluBackward{
-          .x_TF = c.input(T, F), .dy_TF = c.input(T, F), .dx_TF = c.output("dx", Bound::same_bytes(), T, F)};
+      return SquaredReluBackward{.x_TF = c.input(T, F),
+                                 .dy_TF = c.input(T, F),
+                                 .dx_TF = c.output("dx", Bound::same_bytes(), T, F),
+                                 .amax = T % 2 == 0 ? nullptr : amax(c, 0)};
     });
 }
 

@@ -64,12 +64,10 @@ void run(Stream& stream, const SwiGlu& s) {
 
 void run(Stream& stream, const SwiGluBackward& s) {
   const std::int64_t F = s.dy_TF.size(1);
-  for_rows(stream, s.dy_TF.size(0), F, 5, [&](std::int64_t t, float* buffer) {
+  write_rows(stream, s.dgate_up_T2F, s.amax, 2, [&](std::int64_t t, float* d, float* buffer) {
     const float* gate_up = read_row(s.gate_up_T2F, t, buffer);
     const float* dy = read_row(s.dy_TF, t, buffer + 2 * F);
-    float* d = begin_row(s.dgate_up_T2F, t, buffer + 3 * F);
     NIBBLE_SIMD_CALL(swiglu_row_backward, gate_up, gate_up + F, dy, d, d + F, F);
-    finish_row(s.dgate_up_T2F, t, d);
   });
 }
 
@@ -82,12 +80,10 @@ void run(Stream& stream, const SquaredRelu& s) {
 
 void run(Stream& stream, const SquaredReluBackward& s) {
   const std::int64_t F = s.x_TF.size(1);
-  for_rows(stream, s.x_TF.size(0), F, 3, [&](std::int64_t t, float* buffer) {
+  write_rows(stream, s.dx_TF, s.amax, 2, [&](std::int64_t t, float* dx, float* buffer) {
     const float* x = read_row(s.x_TF, t, buffer);
     const float* dy = read_row(s.dy_TF, t, buffer + F);
-    float* dx = begin_row(s.dx_TF, t, buffer + 2 * F);
     NIBBLE_SIMD_CALL(squared_relu_row_backward, x, dy, dx, F);
-    finish_row(s.dx_TF, t, dx);
   });
 }
 

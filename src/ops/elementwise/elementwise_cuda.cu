@@ -61,7 +61,7 @@ struct Operands {
   AnyRows in[Map::kIn], out[Map::kOut];
   std::int64_t rows = 0, columns = 0;
   unsigned blocks_per_row = 1;
-  std::uint32_t* amax = nullptr;  ///< one place a block, or null; of out[0]
+  std::uint32_t* amax = nullptr;  ///< one place a block, or null; of all outputs
 };
 
 /// All inputs stored as In, all outputs as Out, everything in packs. A block has kThreads * kPacksEach packs
@@ -94,8 +94,10 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
       for (int k = 0; k < Map::kIn; ++k) x[k] = in[p][k][i];
       Map::apply(x, y);
 #pragma unroll
-      for (int k = 0; k < Map::kOut; ++k) out[k][i] = y[k];
-      most = max(most, magnitude_bits(y[0]));
+      for (int k = 0; k < Map::kOut; ++k) {
+        out[k][i] = y[k];
+        most = max(most, magnitude_bits(y[k]));
+      }
     }
 #pragma unroll
     for (int k = 0; k < Map::kOut; ++k) store_pack(o.out[k].template at<Out>(row, column), out[k]);
@@ -118,8 +120,10 @@ __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o
     for (int k = 0; k < Map::kIn; ++k) x[k] = o.in[k].get(row, column);
     Map::apply(x, y);
 #pragma unroll
-    for (int k = 0; k < Map::kOut; ++k) o.out[k].set(row, column, y[k]);
-    most = max(most, magnitude_bits(y[0]));
+    for (int k = 0; k < Map::kOut; ++k) {
+      o.out[k].set(row, column, y[k]);
+      most = max(most, magnitude_bits(y[k]));
+    }
   }
   if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
 }
@@ -259,7 +263,8 @@ void run(Stream& stream, const SwiGluBackward& s) {
                              {.in = {columns_from(s.gate_up_T2F, 0), columns_from(s.gate_up_T2F, F), s.dy_TF},
                               .out = {columns_from(s.dgate_up_T2F, 0), columns_from(s.dgate_up_T2F, F)},
                               .rows = s.dy_TF.size(0),
-                              .columns = F});
+                              .columns = F},
+                             s.amax);
 }
 
 void run(Stream& stream, const SquaredRelu& s) {
@@ -271,7 +276,7 @@ void run(Stream& stream, const SquaredRelu& s) {
 void run(Stream& stream, const SquaredReluBackward& s) {
   run_map<SquaredReluBackwardMap>(
       stream, "squared_relu_backward",
-      {.in = {s.x_TF, s.dy_TF}, .out = {s.dx_TF}, .rows = s.x_TF.size(0), .columns = s.x_TF.size(1)});
+      {.in = {s.x_TF, s.dy_TF}, .out = {s.dx_TF}, .rows = s.x_TF.size(0), .columns = s.x_TF.size(1)}, s.amax);
 }
 
 void run(Stream& stream, const ColumnSum& c) {

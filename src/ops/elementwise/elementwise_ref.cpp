@@ -50,6 +50,7 @@ void run(Stream&, const SwiGluBackward& s) {
     s.dgate_up_T2F.set(static_cast<float>(dy * u * sig * (1 + g * (1 - sig))), t, f);
     s.dgate_up_T2F.set(static_cast<float>(dy * g * sig), t, F + f);
   });
+  find_amax(s.dgate_up_T2F, s.amax);
 }
 
 void run(Stream&, const SquaredRelu& s) {
@@ -63,6 +64,7 @@ void run(Stream&, const SquaredRelu& s) {
 void run(Stream&, const SquaredReluBackward& s) {
   each(s.x_TF.layout(),
        [&](auto t, auto f) { s.dx_TF.set(2 * std::max(s.x_TF.get(t, f), 0.0f) * s.dy_TF.get(t, f), t, f); });
+  find_amax(s.dx_TF, s.amax);
 }
 
 void run(Stream&, const ColumnSum& c) {

@@ -38,6 +38,8 @@ void check(const RmsNormBackward& n) {
   expect_rows(op, "dx", n.dx_TD.layout(), {T, D});
   expect_rows(op, "dw", n.dw_D.layout(), {D});
   if (!n.dx_copy_TD.empty()) expect_rows(op, "dx_copy", n.dx_copy_TD.layout(), {T, D});
+  nibble::check(n.amax == nullptr || !n.dx_copy_TD.empty(),
+                "{}: amax is that of dx_copy, which is not asked for", op);
 }
 
 void check(const GatedRmsNorm& n) {

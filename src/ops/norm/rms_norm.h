@@ -39,6 +39,7 @@ struct RmsNormBackward {
   View<float> dw_D;   ///< +=
   /// Optional: dx after the addition, rounded to this type. It is what the next sublayer's backward reads.
   RealView dx_copy_TD{};
+  float* amax = nullptr;  ///< optional, beside dx_copy: of what is written there, as RmsNorm::amax
 };
 
 /// The gated norm of Mamba-2, gate first: r = y * silu(z);  out = r * rstd * w, where rstd is over each of
@@ -50,6 +51,7 @@ struct GatedRmsNorm {
   View<float> rstd_TG;
   int groups = 1;
   float eps = 1e-5f;
+  float* amax = nullptr;  ///< optional: of out, as RmsNorm::amax
 };
 
 struct GatedRmsNormBackward {

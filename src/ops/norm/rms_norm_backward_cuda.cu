@@ -62,7 +62,8 @@ __device__ __forceinline__ void leave_columns(const float (&dw)[Packs<Shape, kPa
 struct NormBackward {
   AnyRows x, dy, dx, copy;
   const float *w = nullptr, *rstd = nullptr;
-  float* partial = nullptr;  ///< [tiles, D]
+  float* partial = nullptr;       ///< [tiles, D]
+  std::uint32_t* amax = nullptr;  ///< one place a tile, or null; of copy
   std::int64_t T = 0;
   int D = 0;
 };
@@ -81,6 +82,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocksAtOnce<Shape>)
   RowPacks<Shape, kPack, float> w;
   w.load(n.w + P::first(), left);
   float dw[P::kCount][kPack] = {};
+  std::uint32_t most = 0;
 #pragma unroll 1
   for (std::int64_t t = begin + threadIdx.x / Shape::kGroup; t < end; t += Shape::kRows) {
     RowPacks<Shape, kPack, X> x;
@@ -108,6 +110,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocksAtOnce<Shape>)
         const float xhat = x(k, i) * rstd;
         out[i] = fmaf(rstd, fmaf(-xhat, mean, dy(k, i) * w(k, i)), dx(k, i));
         dw[k][i] = fmaf(dy(k, i), xhat, dw[k][i]);
+        most = max(most, magnitude_bits(out[i]));
       }
       if (k * P::kStep >= left) continue;
       store_pack(dx_row + k * P::kStep, out);
@@ -115,6 +118,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocksAtOnce<Shape>)
     }
   }
   leave_columns<Shape, kPack>(dw, n.partial + static_cast<std::int64_t>(blockIdx.x) * n.D, left);
+  if (n.amax != nullptr) leave_amax<Shape::kThreads>(most, n.amax + blockIdx.x);
 }
 
 struct GatedBackward {
@@ -186,6 +190,7 @@ __global__ void __launch_bounds__(kAnyThreads) any_norm_backward_kernel(const No
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kAnyTile;
   const std::int64_t end = min(n.T, begin + kAnyTile);
   float* partial = n.partial + static_cast<std::int64_t>(blockIdx.x) * n.D;
+  std::uint32_t most = 0;
   for (std::int64_t t = begin; t < end; ++t) {
     const float rstd = n.rstd[t];
     float dot = 0;
@@ -197,9 +202,11 @@ __global__ void __launch_bounds__(kAnyThreads) any_norm_backward_kernel(const No
       const float out = fmaf(rstd, fmaf(-xhat, mean, dy * n.w[d]), n.dx.get(t, d));
       n.dx.set(t, d, out);
       if (!n.copy.empty()) n.copy.set(t, d, out);
+      most = max(most, magnitude_bits(out));
       partial[d] = fmaf(dy, xhat, t == begin ? 0.0f : partial[d]);
     }
   }
+  if (n.amax != nullptr) leave_amax<kAnyThreads>(most, n.amax + blockIdx.x);
 }
 
 __global__ void __launch_bounds__(kAnyThreads) any_gated_backward_kernel(const GatedBackward n) {
@@ -235,16 +242,26 @@ void with_partials(Stream& stream, std::string_view op, std::int64_t tiles, cons
   add_column_partials(stream, op, partial, dw_D);
 }
 
-template <class X, class Y>
-bool run_packs(Stream& stream, NormBackward n, const View<float>& dw_D) {
+/// The kernel over `tiles` tiles in blocks of `threads`, and the second stages of dw and of the amax.
+void launch_norm_backward(Stream& stream, void (*kernel)(NormBackward), unsigned tiles, int threads,
+                          NormBackward n, const RmsNormBackward& a) {
   constexpr std::string_view op = "rms_norm_backward";
+  with_partials(stream, op, tiles, a.dw_D, [&](float* partial) {
+    n.partial = partial;
+    View<std::uint32_t> most;
+    if (a.amax != nullptr) most = stream.scratch().take<std::uint32_t>(tiles);
+    n.amax = most.data();
+    launch(stream, op, kernel, dim3(tiles), dim3(static_cast<unsigned>(threads)), 0, n);
+    if (a.amax != nullptr) finish_amax(stream, op, most, n.copy.is_bf16, a.amax);
+  });
+}
+
+template <class X, class Y>
+bool run_packs(Stream& stream, const NormBackward& n, const RmsNormBackward& a) {
   return with_row_shape(n.D, [&](auto shape) {
     using Shape = decltype(shape);
-    const unsigned tiles = blocks_for(n.T, kTile<Shape>);
-    with_partials(stream, op, tiles, dw_D, [&](float* partial) {
-      n.partial = partial;
-      launch(stream, op, norm_backward_kernel<Shape, X, Y>, dim3(tiles), dim3(Shape::kThreads), 0, n);
-    });
+    launch_norm_backward(stream, norm_backward_kernel<Shape, X, Y>, blocks_for(n.T, kTile<Shape>),
+                         Shape::kThreads, n, a);
   });
 }
 
@@ -281,15 +298,11 @@ void run(Stream& stream, const RmsNormBackward& a) {
   }
   bool done = false;
   if (packs && n.dy.is_bf16)
-    done = n.x.is_bf16 ? run_packs<bf16, bf16>(stream, n, a.dw_D) : run_packs<float, bf16>(stream, n, a.dw_D);
+    done = n.x.is_bf16 ? run_packs<bf16, bf16>(stream, n, a) : run_packs<float, bf16>(stream, n, a);
   else if (packs && !n.x.is_bf16)
-    done = run_packs<float, float>(stream, n, a.dw_D);
-  if (done) return;
-  const unsigned tiles = blocks_for(n.T, kAnyTile);
-  with_partials(stream, "rms_norm_backward", tiles, a.dw_D, [&](float* partial) {
-    n.partial = partial;
-    launch(stream, "rms_norm_backward", any_norm_backward_kernel, dim3(tiles), dim3(kAnyThreads), 0, n);
-  });
+    done = run_packs<float, float>(stream, n, a);
+  if (!done)
+    launch_norm_backward(stream, any_norm_backward_kernel, blocks_for(n.T, kAnyTile), kAnyThreads, n, a);
 }
 
 void run(Stream& stream, const GatedRmsNormBackward& a) {

@@ -24,10 +24,10 @@ constexpr Shape kFewShapes[] = {{19, 37, 1}, {37, 768, 1}, {18, 2048, 1}};
 std::string text(const Shape& s) { return fmt::format("[{}, {}] groups={}", s.T, s.D, s.groups); }
 
 /// A place for the amax of an output: off by the last bit of a BF16 where that output is.
-float* amax(Case& c) {
-  const double relative = c.storage() == DType::BF16 ? 0x1p-7 : 1e-6;
-  return c.output_f32("amax", Bound::of(relative), 1).data();
+float* amax(Case& c, DType written, double relative) {
+  return c.output_f32("amax", Bound::of(written == DType::BF16 ? 0x1p-7 : relative), 1).data();
 }
+float* amax(Case& c) { return amax(c, c.storage(), 1e-6); }
 
 TEST(Conformance, rms_norm) {
   for (const Shape& s : kShapes)
@@ -109,7 +109,8 @@ TEST(RmsNormConformance, BackwardWithACopyOfTheGradient) {
                                      .dy_TD = c.input(s.T, s.D),
                                      .dx_TD = c.output_f32("dx", Bound::of(2e-6), s.T, s.D),
                                      .dw_D = c.output_f32("dw", Bound::of(2e-6), s.D),
-                                     .dx_copy_TD = c.output_as(copy, "dx_copy", Bound::of(2e-6), s.T, s.D)};
+                                     .dx_copy_TD = c.output_as(copy, "dx_copy", Bound::of(2e-6), s.T, s.D),
+                                     .amax = amax(c, copy, 2e-6)};
             });
 }
 
@@ -121,7 +122,8 @@ TEST(Conformance, gated_rms_norm) {
                           .w_D = c.input_f32(1, 0, s.D),
                           .out_TD = c.output("out", Bound::of(1e-6), s.T, s.D),
                           .rstd_TG = c.output_f32("rstd", Bound::of(1e-6), s.T, s.groups),
-                          .groups = s.groups};
+                          .groups = s.groups,
+                          .amax = s.T % 2 == 0 ? nullptr : amax(c)};
     });
 }
 

@@ -52,6 +52,7 @@ void run(Stream& stream, const AddRmsNorm& n) {
 void run(Stream& stream, const RmsNormBackward& n) {
   const std::int64_t T = n.x_TD.size(0), D = n.x_TD.size(1);
   ColumnPartials dw(stream, T, D);
+  AmaxPartials most(stream, T, n.amax);
   for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer(static_cast<std::size_t>(2 * D));
     float* dw_tile = dw.begin(tile);
@@ -60,14 +61,17 @@ void run(Stream& stream, const RmsNormBackward& n) {
       const float* dy = read_row(n.dy_TD, t, buffer.data() + D);
       NIBBLE_SIMD_CALL(norm_row_backward, x, n.w_D.data(), dy, n.rstd_T(t), &n.dx_TD(t, 0), dw_tile, D);
       if (!n.dx_copy_TD.empty()) write_row(n.dx_copy_TD, t, &n.dx_TD(t, 0));
+      most.note(tile, &n.dx_TD(t, 0), D);
     }
   });
   dw.add_to(n.dw_D);
+  most.finish(n.dx_copy_TD.dtype());
 }
 
 void run(Stream& stream, const GatedRmsNorm& n) {
   const std::int64_t T = n.y_TD.size(0), D = n.y_TD.size(1), size = D / n.groups;
-  for_tiles(stream, T, kTileRows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  AmaxPartials most(stream, T, n.amax);
+  for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer(static_cast<std::size_t>(4 * D));
     float* r = buffer.data() + 2 * D;
     for (std::int64_t t = begin; t < end; ++t) {
@@ -79,9 +83,11 @@ void run(Stream& stream, const GatedRmsNorm& n) {
         const std::int64_t d = group * size;
         n.rstd_TG(t, group) = NIBBLE_SIMD_CALL(norm_row, r + d, n.w_D.data() + d, out + d, size, n.eps);
       }
+      most.note(tile, out, D);
       finish_row(n.out_TD, t, out);
     }
   });
+  most.finish(n.out_TD.dtype());
 }
 
 void run(Stream& stream, const GatedRmsNormBackward& n) {

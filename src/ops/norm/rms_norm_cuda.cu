@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(Shape::kThreads, (blocks_at_once<kSource, Shap
       if (k * P::kStep < left) store_pack(out + k * P::kStep, v[k]);
     }
   }
-  if (n.amax != nullptr) leave_amax<Shape::kThreads>(most, n.amax + blockIdx.x);
+  if (n.amax != nullptr) leave_amax<Shape::kThreads>(most, n.amax + blockIdx.y * gridDim.x + blockIdx.x);
 }
 
 constexpr int kAnyThreads = 256;
@@ -164,7 +164,7 @@ bool run_packs(Stream& stream, std::string_view op, Norm n, float* amax) {
   return with_row_shape(n.D, [&](auto shape) {
     using Shape = decltype(shape);
     const unsigned blocks = blocks_for(n.T, Shape::kRows * kRounds);
-    const AmaxPlaces places(stream, blocks, amax);
+    const AmaxPlaces places(stream, std::int64_t{blocks} * n.groups, amax);
     n.amax = places.partial.data();
     launch(stream, op, norm_kernel<kSource, Shape, X, Y>, dim3(blocks, static_cast<unsigned>(n.groups)),
            dim3(Shape::kThreads), 0, n);
@@ -246,7 +246,7 @@ void run(Stream& stream, const GatedRmsNorm& a) {
   run_norm<Source::Gated>(stream, "gated_rms_norm", n,
                           types && in_packs<8>(a.y_TD, n.D) && in_packs<8>(a.z_TD, n.D) &&
                               in_packs<8>(a.out_TD, n.D) && aligned(a.w_D.data()),
-                          nullptr);
+                          a.amax);
 }
 
 }  // namespace nibble::cuda

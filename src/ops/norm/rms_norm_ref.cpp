@@ -11,6 +11,13 @@ namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
+void find_amax(const RealView& y_TD, float* amax) {
+  if (amax == nullptr) return;
+  *amax = 0;
+  for (std::int64_t t = 0; t < y_TD.size(0); ++t)
+    for (std::int64_t d = 0; d < y_TD.size(1); ++d) *amax = amax_keeping_nan(*amax, y_TD.get(t, d));
+}
+
 }  // namespace
 
 void run(Stream&, const RmsNorm& n) {
@@ -26,10 +33,7 @@ void run(Stream&, const RmsNorm& n) {
     for (std::int64_t d = 0; d < D; ++d)
       n.y_TD.set(static_cast<float>(n.x_TD.get(t, d) * rstd * n.w_D(d)), t, d);
   }
-  if (n.amax == nullptr) return;
-  *n.amax = 0;
-  for (std::int64_t t = 0; t < T; ++t)
-    for (std::int64_t d = 0; d < D; ++d) *n.amax = amax_keeping_nan(*n.amax, n.y_TD.get(t, d));
+  find_amax(n.y_TD, n.amax);
 }
 
 void run(Stream& stream, const AddRmsNorm& n) {
@@ -61,6 +65,7 @@ void run(Stream&, const RmsNormBackward& n) {
   }
   for (std::int64_t d = 0; d < D; ++d)
     n.dw_D(d) = static_cast<float>(n.dw_D(d) + dw[static_cast<std::size_t>(d)]);
+  find_amax(n.dx_copy_TD, n.amax);
 }
 
 void run(Stream&, const GatedRmsNorm& n) {
@@ -82,6 +87,7 @@ void run(Stream&, const GatedRmsNorm& n) {
         n.out_TD.set(static_cast<float>(r[static_cast<std::size_t>(i)] * rstd * n.w_D(d)), t, d);
       }
     }
+  find_amax(n.out_TD, n.amax);
 }
 
 void run(Stream&, const GatedRmsNormBackward& n) {

@@ -42,8 +42,8 @@ namespace nibble {
 /// Square tiles exist for NVFP4 and FP8 blocks, stochastic rounding and ties away for NVFP4 and MXFP4. FP8
 /// blocks under FP32 scales have the element alone in `values`: a product must scale each 128 of its sum,
 /// which MatMul does not do. FP8 per tensor has no `scales`, BF16 and FP32 have neither codes nor scales:
-/// their `values` are x rounded to BF16. With `amax_given` nobody looks for NaN: the one who made that amax
-/// did.
+/// their `values` are x rounded to BF16. With `amax_given` x is not searched for a NaN: whoever found that
+/// amax met it, and a given NaN or Inf is the fault that one found here would be.
 struct Quantize {
   ConstRealView x_RC;
   QuantSpec spec;
