@@ -5,7 +5,7 @@ SHELL := /bin/bash
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
-.PHONY: help quickstart test build bench lint format ci-full interop clean
+.PHONY: help quickstart test build bench lint format ci-full pages interop clean
 
 help:        ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## *(.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,6 +36,10 @@ format:      ## rewrites C++ as clang-format has it
 
 ci-full:     ## everything: what .ci/run does, all sanitizers, full tidy, all architectures
 	tools/ci_full.sh
+
+pages: build ## the live page and a report in headless Chromium: errors, requests, curves, pointer, zoom, widths
+	tools/install_deps.sh pages
+	tools/pages/check_pages.py --binary build/release/nibble --out build/pages
 
 interop:     ## a checkpoint against transformers and tokenizers, event files against tensorboard, from PyPI
 	tools/interop/run.sh

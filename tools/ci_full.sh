@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a hand-over states the result of: .ci/run's steps without its time limits, all sanitizers,
-# clang-tidy on every file, device code for every architecture. Goes on after a failure and names all that failed.
+# clang-tidy on every file, the pages in Chromium, device code for every architecture. Goes on after a failure and names all that failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=() status=0
@@ -21,6 +21,7 @@ step "lint, tidy on every file" tools/lint.sh all
 step "AddressSanitizer and UBSan" built_and_tested asan-ubsan
 step "ThreadSanitizer" built_and_tested tsan
 step "warnings are errors (dev)" compiled dev
+step "pages in Chromium" make pages
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   step "CUDA compile, every architecture" compiled cuda-compile-all
   if command -v cuobjdump >/dev/null || [ -x /usr/local/cuda/bin/cuobjdump ]; then

@@ -4,19 +4,26 @@
 #   tools/install_deps.sh build   what the binary needs
 #   tools/install_deps.sh test    the same and the test framework
 #   tools/install_deps.sh lint    the same and clang-format, clang-tidy
+#   tools/install_deps.sh pages   what the binary needs and, where there is no Chromium or Chrome yet, Chromium
 set -euo pipefail
 
 build=(build-essential cmake ninja-build libfmt-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev
   libxxhash-dev libpcre2-dev libutf8proc-dev libboost-dev libdnnl-dev)
 test=(libgtest-dev libgmock-dev python3)
 lint=(clang-format clang-tidy python3 git)
+pages=(python3 fonts-dejavu-core)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${test[@]}" "${lint[@]}") ;;
+  pages)
+    wanted=("${build[@]}" "${pages[@]}")
+    browsers=$(command -v "${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable || true)
+    [ -n "$browsers" ] || wanted+=(chromium)
+    ;;
   *)
-    echo "usage: $0 build|test|lint" >&2
+    echo "usage: $0 build|test|lint|pages" >&2
     exit 2
     ;;
 esac

@@ -93,26 +93,32 @@ Verb add_branch(CLI::App& app) {
          "runs/NAME/checkpoints/step_00001000, or a run's folder for its newest; with --sweep a run's "
          "folder")
       ->required();
-  app.add_option("--recipe", o->request.other.recipe, "Recipe of the branch, a name of docs/recipes.md");
-  app.add_option("--gemms", o->request.other.gemms, "Only these of fprop, dgrad and wgrad follow it")
+  app.add_option("--recipe", o->request.other.recipe,
+                 "Recipe of the branch (default bf16); `nibble help recipes` lists them");
+  app.add_option("--gemms", o->request.other.gemms,
+                 "Only these GEMMs follow the branch's recipe: fprop, dgrad, wgrad (default: all)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"fprop", "dgrad", "wgrad"}));
   app.add_option("--tokens", o->request.tokens,
-                 "Budget of an arm: a share of the run, or 500000, 20k, 1.5M, 60B");
-  app.add_option("--steps", o->request.steps, "Budget in steps instead")->check(CLI::PositiveNumber);
-  app.add_option("--evals", o->request.evaluations, "Evaluations, evenly over the branch")
+                 "Tokens to train on: a share of the run, or 500000, 20k, 1.5M, 60B (default 1%)");
+  app.add_option("--steps", o->request.steps, "Steps to train on, instead of --tokens")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--evals", o->request.evaluations, "Evaluations, evenly over the branch (default 10)")
       ->check(CLI::Range(6, 1000));
-  app.add_flag("--aa", o->request.aa,
-               "Also the unchanged recipe under another stochastic-rounding key: the noise, measured");
-  app.add_option("--noise", o->request.noise,
-                 "Noise of one pair, at least: a share, a percentage, a noise_floor.json or verdict.json");
+  app.add_flag(
+      "--aa", o->request.aa,
+      "Also train the unchanged recipe under another rounding key (an A/A arm), which measures the noise");
+  app.add_option(
+      "--noise", o->request.noise,
+      "Noise of the gap, at least: 0.003, 0.3%, or the noise_floor.json or verdict.json of a comparison");
   app.add_option("--limit", o->limit, "Judge against a limit: 0.005 or 0.5%. Sets the exit code");
   app.add_option("--sweep", o->sweep,
                  "at=60%,70%,80%: switch there and train to the end; finds the latest switch that recovers a "
                  "share of the gap")
       ->excludes("--limit");
-  app.add_option("--recover", o->sweep_request.recover, "Of --sweep: the wanted share of the gap")
+  app.add_option("--recover", o->sweep_request.recover,
+                 "Of --sweep: the wanted share of the gap (default 0.8)")
       ->check(CLI::Range(0.01, 1.0));
   app.add_option(
       "--baseline", o->baseline,

@@ -52,7 +52,8 @@ ExitCode run(const Options& o) {
 
 Verb add_eval(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("MODEL", o->model, "Hugging Face folder, checkpoint, or run (its newest checkpoint)")
+  app.add_option("MODEL", o->model,
+                 "Hugging Face model folder, a checkpoint, or runs/NAME (its newest checkpoint)")
       ->required();
   app.add_option("--tasks", o->tasks, "Folder with a tasks.jsonl, such as data/tasks")->required();
   app.add_option("--precision", o->precision,
@@ -62,8 +63,9 @@ Verb add_eval(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--tokenizer", o->tokenizer, "tokenizer.json or its folder; default: the model's");
-  app.add_option("--json", o->json, "Write the results under lm-eval-harness's keys");
-  app.add_option("--samples", o->samples, "Write every example's log-likelihoods, a JSON line each");
+  app.add_option("--json", o->json, "Write the results to this file, under lm-eval-harness's keys");
+  app.add_option("--samples", o->samples,
+                 "Write every example's log-likelihoods to this file, a JSON line each");
   add_machine_options(app, o->machine);
   app.footer("Tasks, metrics and how they match lm-eval-harness: docs/howto/evaluate.md");
   return [o] { return run(*o); };

@@ -18,6 +18,11 @@ constexpr const char* kAbout =
     "nibble pretrains language models in NVFP4 and tells, on the hardware you have, whether NVFP4 will "
     "converge "
     "for your model.";
+constexpr const char* kStart =
+    "Start with `nibble validate configs/quickstart.toml` (minutes, no GPU needed), and `nibble watch "
+    "runs/quickstart` beside it.\n"
+    "`nibble help VERB` says more, `nibble help config` lists every key of a configuration; docs/howto has a "
+    "page a task.\n";
 constexpr const char* kExitCodes =
     "Exit codes: 0 done or verdict PASS; 1 error; 2 bad usage or configuration; 3 verdict FAIL or aborted by "
     "the "
@@ -36,15 +41,16 @@ constexpr Row kVerbs[] = {
     {"ablate", "Train a recipe without each of its ingredients and rank what they are worth", add_ablate},
     {"probe", "Measure what quantising each layer costs and propose which to keep in BF16", add_probe},
     {"train", "Train one model", add_train},
-    {"branch", "Health check: from a checkpoint a short branch in another recipe, and the gap", add_branch},
-    {"replay", "The steps before an event again: is the recipe, the data or the stack at fault", add_replay},
-    {"watch", "A live page, or a terminal, of runs as they train", add_watch},
+    {"branch", "Health check of a run: train on from its checkpoint in another recipe and print the gap",
+     add_branch},
+    {"replay", "Train the steps before a spike or a NaN again and say what is at fault", add_replay},
+    {"watch", "Show runs as they train, in a browser or in this terminal", add_watch},
     {"explain", "Print what every linear layer will do in every GEMM, before a step is run", add_explain},
     {"data", "Tokenise the text of a configuration and say what it holds", add_data},
     {"plan", "Predict speed, memory, time to equal loss and cost on given GPUs", add_plan},
     {"compare", "Lay any two runs side by side: the gap, its interval, what one pair may claim", add_compare},
-    {"forecast", "Expected gap at a real size and length, from pilots and the literature", add_forecast},
-    {"report", "Write a run's report.html again from its logs", add_report},
+    {"forecast", "Forecast the gap at a real size and length, from pilots and the literature", add_forecast},
+    {"report", "Write a comparison's report.html again, or a run's logs as one table", add_report},
     {"quantize", "Quantise the tensors of a safetensors file: statistics, and the bytes", add_quantize},
     {"verify-model", "Check a Hugging Face checkpoint against golden logits and gradients", add_verify_model},
     {"eval", "Score a checkpoint on likelihood tasks, as lm-eval-harness does", add_eval},
@@ -76,11 +82,12 @@ bool print_topic(const std::string& topic) {
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "nibble");
   app.set_version_flag("--version", fmt::format("nibble {}", nibble_version()));
-  app.footer(kExitCodes);
+  app.footer(std::string(kStart) + kExitCodes);
   app.require_subcommand(0, 1);
   std::map<CLI::App*, Verb> verbs;
   for (const Row& r : kVerbs) {
     CLI::App* sub = app.add_subcommand(r.name, r.summary);
+    sub->footer(kExitCodes);  // unless the verb has its own
     verbs[sub] = r.add(*sub);
   }
   std::string topic;
@@ -102,7 +109,7 @@ int run(int argc, char** argv) {
     const auto known = app.get_subcommands([&](const CLI::App* a) { return a->get_name() == topic; });
     check_usage(!known.empty(), "there is no verb or topic \"{}\"; `nibble help` lists the verbs", topic);
     CLI::App* sub = known.front();
-    fmt::print("{}", sub->help());
+    fmt::print("{}", sub->help("nibble"));
     return 0;
   }
   for (auto& [sub, verb] : verbs)

@@ -32,16 +32,18 @@ ExitCode run(const Options& o) {
 Verb add_replay(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("RUN", o->run, "Folder of a training run, or of an arm: runs/NAME/candidate")->required();
-  app.add_option("--at", o->request.at, "The step of the event, as metrics.jsonl counts")
+  app.add_option("--at", o->request.at,
+                 "Step of the spike or NaN, as metrics.jsonl and the progress lines count")
       ->required()
       ->check(CLI::PositiveNumber);
-  app.add_option("--before", o->request.before, "Begin at a checkpoint so many steps before it, at least")
+  app.add_option("--before", o->request.before,
+                 "Begin at the last checkpoint that is so many steps earlier, at least (default 0)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--after", o->request.after,
-                 "Steps after it (default 1: error messages count steps from 0, the log from 1)")
+                 "Steps to replay after it (default 1: error messages count steps from 0, the log from 1)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--other", o->request.other,
-                 "Another backend to replay on: none, ref, cpu, cuda, or auto, which takes one that is cheap")
+                 "Backend of the second replay (default auto: one that is here and cheap)")
       ->check(CLI::IsMember({"auto", "none", "ref", "cpu", "cuda"}));
   app.add_option("--json", o->json, "Write the figures to this file too");
   add_machine_options(app, o->machine);

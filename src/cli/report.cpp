@@ -34,11 +34,18 @@ ExitCode run(const Options& o) {
 
 Verb add_report(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("RUN", o->run, "Folder of a comparison: runs/NAME; with --csv of any run")->required();
+  app.add_option("RUN", o->run,
+                 "Folder of a comparison (runs/NAME of `nibble validate`); with --csv of any run")
+      ->required();
   app.add_flag("--markdown", o->markdown, "Print the summary as Markdown, for a merge request or a chat");
-  app.add_option("--csv", o->csv,
-                 "Write the logs of all arms as one table to this file instead; of a single run too")
+  app.add_option("--csv", o->csv, "Write the logs of all arms to this file as one table, and no report")
       ->excludes("--markdown");
+  app.footer(
+      "Reads protocol.json, verdict.json and the arms' logs; writes RUN/report.html, a page that needs "
+      "nothing "
+      "else, and says so\non top when something was changed after the run. The verdict is read, not judged "
+      "again. "
+      "Exit code: 0, whatever the verdict.");
   return [o] { return run(*o); };
 }
 

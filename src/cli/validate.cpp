@@ -77,23 +77,22 @@ void print_intro(const RunSetup& setup, const Protocol& p, const ReportContext& 
              100 * p.final_window().limit, protocol_hash(p), context.bigram->loss);
 }
 
-/// The floor named on the command line, which must be of this experiment, or that of the configuration, which
-/// is left out where a key was changed that it was not measured under.
-std::optional<NoiseFloor> stored_floor(const Options& o, const RunSetup& setup) {
+/// The floor named on the command line, which must be of this experiment, or that of the configuration. That
+/// one is left out where a key was changed that it was not measured under: said in a sentence, and in full
+/// in `unused`.
+std::optional<NoiseFloor> stored_floor(const Options& o, const RunSetup& setup, std::string& unused) {
   if (!o.noise_floor.empty()) return read_noise_floor(o.noise_floor);
-  const std::string& named = setup.config().protocol.noise_floor;
-  if (named.empty()) return {};
-  const std::filesystem::path beside = std::filesystem::path(o.config.path).parent_path() / named;
-  const NoiseFloor floor =
-      read_noise_floor(std::filesystem::exists(named) ? std::filesystem::path(named) : beside);
-  try {
-    protocol_of(setup, floor);
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::Usage) throw;
-    fmt::print("protocol.noise_floor is not used: {}\n", e.what());
-    return {};
-  }
-  return floor;
+  const ProtocolSection& protocol = setup.config().protocol;
+  if (protocol.noise_floor.empty()) return {};
+  const std::filesystem::path named = protocol.noise_floor,
+                              beside = std::filesystem::path(o.config.path).parent_path() / named;
+  const NoiseFloor floor = read_noise_floor(std::filesystem::exists(named) ? named : beside);
+  const std::vector<FloorDifference> differences = floor_differences(setup, floor);
+  if (differences.empty()) return floor;
+  for (const FloorDifference& d : differences) unused += (unused.empty() ? "" : "; ") + d.text();
+  unused = fmt::format("{} is of another experiment and was not used ({})", floor.file, unused);
+  fmt::print("{}\n", unused_floor_sentence(differences, protocol.aa_arm));
+  return {};
 }
 
 ExitCode run(const Options& o) {
@@ -104,13 +103,15 @@ ExitCode run(const Options& o) {
   Workplace here(config);
   Stream& stream = here.stream;
   if (quantizes(candidate_recipe(config))) require_sound_quantisation(stream);
-  const std::optional<NoiseFloor> noise_floor = stored_floor(o, setup);
+  std::string unused_floor;
+  const std::optional<NoiseFloor> noise_floor = stored_floor(o, setup, unused_floor);
   // Refuses what cannot be judged, before anything is touched.
   const Protocol protocol = protocol_of(setup, noise_floor);
   const std::filesystem::path directory = run_directory(config);
   if (const auto moved = open_run_directory(directory, resume))
     fmt::print("{} held an earlier run: it is now {}\n", directory.string(), moved->string());
-  const ReportContext context = context_of(o, setup, stream.kind());
+  ReportContext context = context_of(o, setup, stream.kind());
+  context.unused_floor = unused_floor;
   write_file(directory / "report_context.json", context_to_json(context));
   print_intro(setup, protocol, context);
 
@@ -139,11 +140,13 @@ Verb add_validate(CLI::App& app) {
   add_machine_options(app, o->machine);
   app.add_flag("--resume", o->resume, "Continue an interrupted comparison, bit for bit");
   app.add_flag("--quiet", o->quiet, "No progress lines");
-  app.add_option("--noise-floor", o->noise_floor,
-                 "noise_floor.json of an earlier run of the same experiment: its A/A arms count as well");
+  app.add_option(
+      "--noise-floor", o->noise_floor,
+      "noise_floor.json of an earlier run under another seed: its A/A arms count for the noise too");
   app.footer(
       "Writes runs/NAME/{protocol.json, baseline/, candidate/, candidate_aa/, verdict.json, "
-      "noise_floor.json, report.html}.\n"
+      "noise_floor.json, report.html};\nNAME is the configuration's training.name. `nibble watch runs/NAME` "
+      "shows it meanwhile.\n"
       "Exit code: 0 pass, 3 fail or aborted, 4 inconclusive, 5 the baseline was not finite.");
   return [o] { return run(*o); };
 }

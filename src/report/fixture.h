@@ -175,6 +175,8 @@ inline void add_context(ReportData& d, int blocks) {
   }
   c.bf16_share_flops = 1.0 / blocks;
   c.bigram = BigramFigure{4.08, "BPE-1024, interpolated"};
+  c.unused_floor =
+      "floor.json is of another experiment and was not used (training.steps: 300 there, 60 here)";
 }
 
 /// Pairs 2 and up: arms whose gaps scatter around the first pair's.

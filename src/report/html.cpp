@@ -10,6 +10,7 @@
 #include "report/report.h"
 #include "report/svg.h"
 #include "report/task_table.h"
+#include "telemetry/alarms.h"
 #include "telemetry/console_sink.h"
 
 namespace nibble {
@@ -80,12 +81,14 @@ std::string noise_sentence(const Verdict& v) {
 std::string alarm_list(const Verdict& v) {
   std::string out;
   constexpr std::size_t kMost = 4;  // the page opens with the verdict, not with a log
-  std::vector<AlarmEvent> alarms = v.alarms;
-  std::stable_sort(alarms.begin(), alarms.end(), [](auto& a, auto& b) { return a.severity > b.severity; });
+  std::vector<AlarmGroup> alarms = grouped(v.alarms);
+  std::stable_sort(alarms.begin(), alarms.end(),
+                   [](auto& a, auto& b) { return a.first.severity > b.first.severity; });
   for (std::size_t i = 0; i < std::min(kMost, alarms.size()); ++i) {
-    const AlarmEvent& a = alarms[i];
-    out += fmt::format("<div class='alarm {0}'><b>{0}</b> · {1}step {2} · {3}</div>", name(a.severity),
-                       a.arm.empty() ? "" : escaped(a.arm) + " · ", a.step, escaped(a.text));
+    const AlarmGroup& a = alarms[i];
+    out += fmt::format("<div class='alarm {0}'><b>{0}</b> · {1}{2} · {3}</div>", name(a.first.severity),
+                       a.arms.empty() ? "" : escaped(fmt::format("{}", fmt::join(a.arms, ", "))) + " · ",
+                       a.when(), escaped(a.first.text));
   }
   if (alarms.size() > kMost)
     out += fmt::format("<p class='note'>and {} more in metrics.jsonl</p>", alarms.size() - kMost);
@@ -96,6 +99,7 @@ std::string verdict_box(const ReportData& d) {
   const Verdict& v = d.verdict;
   std::string meta =
       row("Claim", prose(v.claim)) + row("Rule", prose(v.rule)) + row("Noise", prose(v.noise_source)) +
+      row("Stored noise", prose(d.context.unused_floor)) +
       row("Pairs", fmt::format("{}{}", v.pairs, v.candidate_aa ? ", and one A/A arm" : "")) +
       row("Would decide", prose(v.more_data)) +
       row("Protocol",
@@ -239,7 +243,7 @@ const char* kHowToRead =
     "pairs do.</li>"
     "<li>Flushed: non-zero values that decode to zero. SQNR: signal to quantisation noise of the operand as "
     "it enters the "
-    "GEMM (a Gaussian has about 20 dB to nearest, 17 dB stochastic). Drift: amax against its moving mean; a "
+    "GEMM (a Gaussian has about 20 dB to nearest, 17 dB stochastic). Drift: amax against its recent mean; a "
     "steady rise is "
     "what ends runs.</li>";
 

@@ -5,13 +5,13 @@ namespace nibble {
 
 /// The page's style sheet. All colours are variables, set once for light and once for dark; paper is light.
 inline constexpr const char* kPageStyle = R"css(
-:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1b1f24;--ink2:#59636e;--ink3:#8b949e;--rule:#e3e6ea;
---grid:#eceef1;--phase:#f4f6f8;--window:#e6eef8;--base:#6b7280;--cand:#0b62c4;--aa:#e08a1e;--limit:#c0362c;--warn:#9a6700;
---pass:#1a7f37;--passbg:#e9f6ec;--fail:#c0362c;--failbg:#fdecea;--open:#9a6700;--openbg:#fdf4dc;--band1:#0b62c41f;--band2:#0b62c412;
+:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1b1f24;--ink2:#59636e;--ink3:#68717b;--rule:#e3e6ea;
+--grid:#eceef1;--phase:#f4f6f8;--window:#e6eef8;--base:#6b7280;--cand:#0b62c4;--aa:#e08a1e;--aat:#955800;--limit:#c0362c;--warn:#9a6700;
+--pass:#1a7f37;--passbg:#e9f6ec;--fail:#c0362c;--failbg:#fdecea;--open:#8f5f00;--openbg:#fdf4dc;--band1:#0b62c41f;--band2:#0b62c412;
 --q0:#f3f4f2;--q1:#fdf0d5;--q2:#fbdfae;--q3:#f7c77f;--q4:#f0a955;--q5:#e38737;--q6:#cc6423;--q7:#a8441a;--q8:#7c2a12;
 --d0:#1b4f9c;--d1:#4a7cc0;--d2:#8fb1de;--d3:#cfdef1;--d4:#f3f4f2;--d5:#f6d9c4;--d6:#eca57c;--d7:#d46a3c;--d8:#a63b14}
-@media (prefers-color-scheme:dark){:root{--bg:#0f1317;--card:#161b21;--ink:#e6e9ed;--ink2:#a3acb7;--ink3:#727c88;
---rule:#2a313a;--grid:#222931;--phase:#1a2027;--window:#1b2a3f;--base:#a3acb7;--cand:#5aa2f5;--aa:#f0b35c;--limit:#f4776c;
+@media (prefers-color-scheme:dark){:root{--bg:#0f1317;--card:#161b21;--ink:#e6e9ed;--ink2:#a3acb7;--ink3:#87929e;
+--rule:#2a313a;--grid:#222931;--phase:#1a2027;--window:#1b2a3f;--base:#a3acb7;--cand:#5aa2f5;--aa:#f0b35c;--aat:#f0b35c;--limit:#f4776c;
 --warn:#e3b341;--pass:#4cc267;--passbg:#12261a;--fail:#f4776c;--failbg:#2d1715;--open:#e3b341;--openbg:#2a2210;
 --band1:#5aa2f52b;--band2:#5aa2f517;
 --q0:#1d232a;--q1:#3a2f1e;--q2:#553f20;--q3:#775324;--q4:#9c6a29;--q5:#c38333;--q6:#e09d4a;--q7:#f2bb72;--q8:#fddca6;
@@ -46,11 +46,12 @@ svg .t-label{font-weight:550}svg .t-head{font-weight:650;fill:var(--ink)}svg pat
 .axis{stroke:var(--ink3);stroke-width:1}.grid{stroke:var(--grid);stroke-width:1}.zero{stroke:var(--ink3);stroke-width:1}
 .base{stroke:var(--base);stroke-width:1.8}.cand{stroke:var(--cand);stroke-width:2}.aa{stroke:var(--aa);stroke-width:1.6}
 svg path.thin{stroke-width:1;opacity:.38}circle.base,circle.cand,circle.aa{stroke:var(--card);stroke-width:1}
+svg circle:hover{stroke:var(--ink);stroke-width:2}
 circle.base{fill:var(--base)}circle.cand{fill:var(--cand)}circle.aa{fill:var(--aa)}
 .limit{stroke:var(--limit);stroke-width:1.5}.abort{stroke:var(--limit);stroke-width:1.2;stroke-dasharray:2 3}
 .bigram{stroke:var(--ink3);stroke-width:1.2;stroke-dasharray:5 4}.fired{stroke:var(--limit);stroke-width:1.5}
 .switch{stroke:var(--ink3);stroke-width:1.2;stroke-dasharray:2 3}
-.k-base{fill:var(--base)!important}.k-cand{fill:var(--cand)!important}.k-aa{fill:var(--aa)!important}
+.k-base{fill:var(--base)!important}.k-cand{fill:var(--cand)!important}.k-aa{fill:var(--aat)!important}
 .k-limit,.k-abort,.k-fired{fill:var(--limit)!important}
 .p-a{fill:var(--phase)}.p-b{fill:transparent}.p-w{fill:var(--window)}.band1{fill:var(--band1)}.band2{fill:var(--band2)}
 svg path.range{fill:var(--cand);opacity:.16;stroke:none}

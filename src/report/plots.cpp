@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "report/svg.h"
@@ -96,6 +97,14 @@ Range padded(double lo, double hi, double share) {
   return {lo - pad, hi + pad};
 }
 
+/// What the pointer on an evaluation shows.
+std::function<std::string(const Point&)> said(const std::string& who, bool is_gap) {
+  return [who, is_gap](const Point& p) {
+    return fmt::format("{} after {} tokens: ", who, short_count(p.x)) +
+           (is_gap ? fmt::format("{:+.3f} %", p.y) : fmt::format("{:.5f}", p.y));
+  };
+}
+
 std::vector<Point> gap_points(const std::vector<GapPoint>& gaps) {
   std::vector<Point> out;
   for (const auto& g : gaps) out.push_back({static_cast<double>(g.tokens), 100 * g.gap});
@@ -182,7 +191,7 @@ std::string plot_losses(const ReportData& d) {
     std::vector<Point> evals;
     for (const auto& e : a.evals) evals.push_back({static_cast<double>(e.tokens), e.loss});
     plot.line(evals, css_of(a.name));
-    plot.dots(evals, 2.8, css_of(a.name));
+    plot.dots(evals, 2.8, css_of(a.name), said(a.name == "candidate_aa" ? "A/A" : a.name, false));
     plot.end_label(evals.back().y,
                    fmt::format("{} {:.4f}", a.name == "candidate_aa" ? "A/A" : a.name, evals.back().y),
                    css_of(a.name));
@@ -230,8 +239,8 @@ std::string plot_gap(const ReportData& d) {
     plot.segment({tokens_of_step(d, w.after_step), 100 * w.limit},
                  {tokens_of_step(d, w.last_step), 100 * w.limit}, "limit");
   }
-  if (!other.empty()) plot.line(other, "aa"), plot.dots(other, 2.4, "aa");
-  plot.line(gaps, "cand"), plot.dots(gaps, 3.2, "cand");
+  if (!other.empty()) plot.line(other, "aa"), plot.dots(other, 2.4, "aa", said("A/A", true));
+  plot.line(gaps, "cand"), plot.dots(gaps, 3.2, "cand", said("candidate", true));
   if (!gaps.empty()) plot.end_label(gaps.back().y, fmt::format("candidate {:+.2f} %", gaps.back().y), "cand");
   if (!other.empty()) plot.end_label(other.back().y, fmt::format("A/A {:+.2f} %", other.back().y), "aa");
   mark_switches(plot, d);
@@ -286,7 +295,7 @@ std::string plot_aa(const ReportData& d) {
   plot.segment({0, 0}, {total_tokens(d), 0}, "zero");
   plot.end_label(sigma, fmt::format("+σ {:.2f} %", sigma), "cand");
   plot.end_label(-sigma, "-σ", "cand");
-  plot.line(gaps, "aa"), plot.dots(gaps, 2.6, "aa");
+  plot.line(gaps, "aa"), plot.dots(gaps, 2.6, "aa", said("A/A", true));
   return boxed(plot.svg("Gap between the candidate and the candidate with another rounding key")) +
          "<div class='legend'>" + swatch("--aa", "same seed and batches, other stochastic-rounding key") +
          "</div>";

@@ -45,6 +45,7 @@ std::string context_to_json(const ReportContext& c) {
             {"command", c.command}, {"environment", environment},
             {"plan", plan},         {"bf16_share_flops", c.bf16_share_flops}};
   if (c.bigram) j["bigram"] = {{"loss", c.bigram->loss}, {"text", c.bigram->text}};
+  if (!c.unused_floor.empty()) j["unused_floor"] = c.unused_floor;
   return j.dump(1) + "\n";
 }
 
@@ -55,6 +56,7 @@ ReportContext context_from_json(const std::string& text) try {
   for (const auto& e : j.at("environment")) c.environment.emplace_back(e.at(0), e.at(1));
   for (const auto& r : j.at("plan")) c.plan.push_back(plan_from(r));
   if (j.contains("bigram")) c.bigram = BigramFigure{j.at("bigram").at("loss"), j.at("bigram").at("text")};
+  c.unused_floor = j.value("unused_floor", "");
   return c;
 } catch (const json::exception& e) {
   fail("report_context.json cannot be read: {}", e.what());

@@ -60,6 +60,7 @@ struct ReportContext {
   std::vector<PlanRow> plan;
   double bf16_share_flops = 0;  ///< share of the linears' FLOPs that stay in BF16
   std::optional<BigramFigure> bigram;
+  std::string unused_floor;  ///< a stored noise floor that was not used, and why; empty: there is none
 };
 
 struct ReportData {

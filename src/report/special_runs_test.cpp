@@ -55,6 +55,22 @@ TEST(Report, AlarmsNameTheirArm) {
   EXPECT_THAT(summary_text(d.verdict), HasSubstr("FAULT candidate, step 210"));
 }
 
+TEST(Report, RepeatedAlarmsOfOneSubjectAreOneLine) {
+  ReportData d = fixture::comparison();
+  const AlarmEvent alarm = d.verdict.alarms[0];
+  d.verdict.alarms.clear();
+  for (const char* arm : {"candidate", "candidate_aa"}) {
+    for (const int step : {210, 240}) {
+      d.verdict.alarms.push_back(alarm);
+      d.verdict.alarms.back().arm = arm, d.verdict.alarms.back().step = step;
+    }
+  }
+  const std::string html = report_html(d);
+  EXPECT_THAT(html, HasSubstr("candidate, candidate_aa · steps 210 to 240, 4 times · blocks.5.down"));
+  EXPECT_THAT(html, Not(HasSubstr("more in metrics.jsonl")));
+  EXPECT_THAT(summary_text(d.verdict), HasSubstr("1 warning in the report"));
+}
+
 TEST(Summary, GivesTheVerdictFirstAndOneSentenceOfEachCaveat) {
   const ReportData d = fixture::comparison();
   const std::string text = summary_text(d.verdict);

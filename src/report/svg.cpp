@@ -114,11 +114,12 @@ void Plot::line(const std::vector<Point>& points, const std::string& css) {
   body_ += fmt::format("<path d='{}' class='{}'/>", path, css);
 }
 
-void Plot::dots(const std::vector<Point>& points, double radius, const std::string& css) {
+void Plot::dots(const std::vector<Point>& points, double radius, const std::string& css,
+                const std::function<std::string(const Point&)>& hover) {
   for (const auto& p : points) {
     if (!std::isfinite(p.x) || !(p.y >= y_.lo && p.y <= y_.hi)) continue;
-    body_ +=
-        fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='{}' class='{}'/>", px(p.x), py(p.y), radius, css);
+    body_ += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='{}' class='{}'", px(p.x), py(p.y), radius, css);
+    body_ += hover ? fmt::format("><title>{}</title></circle>", escaped(hover(p))) : "/>";
   }
 }
 

@@ -47,7 +47,9 @@ class Plot {
   void level(double y, const std::string& label, const std::string& css);
   void segment(Point a, Point b, const std::string& css);
   void line(const std::vector<Point>& points, const std::string& css);
-  void dots(const std::vector<Point>& points, double radius, const std::string& css);
+  /// `hover`: what the pointer on a point shows.
+  void dots(const std::vector<Point>& points, double radius, const std::string& css,
+            const std::function<std::string(const Point&)>& hover = {});
   void area(const std::vector<Point>& lower, const std::vector<Point>& upper, const std::string& css);
   /// Text in the right margin beside a value, for naming a curve at its end.
   void end_label(double y, const std::string& label, const std::string& css);

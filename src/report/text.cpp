@@ -6,6 +6,7 @@
 
 #include "report/integrity.h"
 #include "report/report.h"
+#include "telemetry/alarms.h"
 #include "telemetry/console_sink.h"
 
 namespace nibble {
@@ -69,10 +70,15 @@ std::string summary_text(const Verdict& v) {
   }
   out += fmt::format("  about: {}\n", v.claim);
   if (!v.more_data.empty()) out += "  " + v.more_data + "\n";
-  for (const auto& a : v.alarms) {
-    if (a.severity != Severity::Fault) continue;
-    out += fmt::format("  FAULT {}step {}: {}\n", a.arm.empty() ? "" : a.arm + ", ", a.step, a.text);
+  int warnings = 0;
+  for (const AlarmGroup& a : grouped(v.alarms)) {
+    warnings += a.first.severity == Severity::Warning ? 1 : 0;
+    if (a.first.severity != Severity::Fault) continue;
+    out += fmt::format("  FAULT {}{}: {}\n",
+                       a.arms.empty() ? "" : fmt::format("{}, ", fmt::join(a.arms, " and ")), a.when(),
+                       a.first.text);
   }
+  if (warnings > 0) out += fmt::format("  {} warning{} in the report\n", warnings, warnings == 1 ? "" : "s");
   if (!v.caveats.empty()) {
     out += "What this run cannot say (more in the report)\n";
     for (const auto& c : v.caveats) out += "  - " + first_sentence(c) + "\n";

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
+#include "telemetry/statistics.h"
 
 namespace nibble {
 namespace {
@@ -98,9 +100,53 @@ std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseli
   return alarm;
 }
 
+std::vector<double> RecentAmax::push(std::int64_t step, double amax) {
+  while (seen_.size() > 1 && 2 * seen_.front().first < step) seen_.pop_front();
+  std::vector<double> recent;
+  for (const auto& [unused, octaves] : seen_) recent.push_back(octaves);
+  if (!(amax > 0) || !std::isfinite(amax)) return recent;
+  seen_.emplace_back(step, std::log2(amax));
+  if (seen_.size() > most_) seen_.pop_front();
+  return recent;
+}
+
+double AmaxDrift::push(std::int64_t step, double amax) {
+  const std::vector<double> recent = recent_.push(step, amax);
+  if (recent.empty() || !(amax > 0) || !std::isfinite(amax)) return 0;
+  return std::log2(amax) -
+         std::accumulate(recent.begin(), recent.end(), 0.0) / static_cast<double>(recent.size());
+}
+
+std::string alarm_subject(const std::string& rule, const OperandName& w) {
+  if (rule.starts_with("amax_")) return fmt::format("amax|{}|{}", w.layer, tensor_of(w.operand));
+  return fmt::format("{}|{}|{}|{}", rule, w.layer, w.gemm, w.operand);
+}
+
+std::string AlarmGroup::when() const {
+  if (last_step == first.step) return fmt::format("step {}", first.step);
+  return fmt::format("steps {} to {}, {} times", first.step, last_step, count);
+}
+
+std::vector<AlarmGroup> grouped(const std::vector<AlarmEvent>& alarms) {
+  std::vector<AlarmGroup> out;
+  std::map<std::string, std::size_t> places;
+  for (const AlarmEvent& a : alarms) {
+    const std::string subject = fmt::format("{}|{}", name(a.severity), alarm_subject(a.rule, a.where));
+    const auto [it, is_new] = places.try_emplace(subject, out.size());
+    if (is_new) out.push_back({.first = a, .last_step = a.step});
+    AlarmGroup& group = out[it->second];
+    ++group.count;
+    group.last_step = std::max(group.last_step, a.step);
+    if (!a.arm.empty() && std::find(group.arms.begin(), group.arms.end(), a.arm) == group.arms.end())
+      group.arms.push_back(a.arm);
+  }
+  return out;
+}
+
 void AlarmMonitor::judge(const QuantEvent& e, const Finding& f, std::vector<AlarmEvent>& out) {
-  bool& raised = raised_[fmt::format("{}|{}|{}|{}", f.rule, e.where.layer, e.where.gemm, e.where.operand)];
-  if (f.bad && !raised) {
+  Spoken& spoken = spoken_[alarm_subject(f.rule, e.where)];
+  if (spoken.step != e.step) spoken = {.step = e.step, .now = false, .before = spoken.now};
+  if (f.bad && !spoken.now && !spoken.before) {
     AlarmEvent alarm{e.step, Severity::Warning, f.rule, e.where,
                      fmt::format("{}: {}; {}", label(e.where), f.text, f.remedy)};
     alarm.value = f.value;
@@ -108,27 +154,19 @@ void AlarmMonitor::judge(const QuantEvent& e, const Finding& f, std::vector<Alar
     alarm.remedy = f.remedy;
     out.push_back(std::move(alarm));
   }
-  raised = f.bad;
-}
-
-/// Octaves of the amax above the smallest of the window, which this measurement then enters.
-double AlarmMonitor::rise(const QuantEvent& e) {
-  if (!(e.amax > 0) || !std::isfinite(e.amax)) return 0;
-  std::deque<double>& window = window_[label(e.where)];
-  const double now = std::log2(e.amax);
-  const double lowest = window.empty() ? now : *std::min_element(window.begin(), window.end());
-  window.push_back(now);
-  if (window.size() > static_cast<std::size_t>(std::max<std::int64_t>(rules_.rise_window, 1)))
-    window.pop_front();
-  return now - lowest;
+  spoken.now = spoken.now || f.bad;
 }
 
 std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
   const std::string keep = fmt::format("keep it in bf16 (precision.keep_bf16 = [\"{}\"])", e.where.layer);
   std::vector<AlarmEvent> out;
   const bool settled = ++measured_[label(e.where)] > rules_.drift_after;
-  const double risen = rise(e);
   const AlarmRules& r = rules_;
+  const std::vector<double> recent =
+      recent_.try_emplace(label(e.where), r.rise_window).first->second.push(e.step, e.amax);
+  const bool has_octave = e.amax > 0 && std::isfinite(e.amax);
+  const double risen =
+      recent.empty() || !has_octave ? 0 : std::log2(e.amax) - *std::min_element(recent.begin(), recent.end());
   judge(e,
         {"amax_drift", e.amax_drift, r.drift_octaves,
          fmt::format("amax {:.3g} is {:.1f} octaves above its recent mean (threshold {:.1f})", e.amax,
@@ -139,7 +177,7 @@ std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
   judge(e,
         {"amax_rise", risen, r.rise_octaves,
          fmt::format("amax {:.3g} rose by {:.1f} octaves within {} measurements (threshold {:.1f})", e.amax,
-                     risen, r.rise_window, r.rise_octaves),
+                     risen, recent.size() + 1, r.rise_octaves),
          "compare with the baseline's activations, lower the learning rate, or " + keep,
          settled && risen > r.rise_octaves},
         out);
@@ -168,14 +206,6 @@ std::vector<AlarmEvent> AlarmMonitor::inspect(const QuantEvent& e) {
          e.scale_zero > r.scale_zero},
         out);
   return out;
-}
-
-double AmaxDrift::push(double amax) {
-  if (!(amax > 0) || !std::isfinite(amax)) return 0;
-  const double now = std::log2(amax);
-  const double drift = ema_log2_ ? now - *ema_log2_ : 0;
-  ema_log2_ = ema_log2_ ? keep_ * *ema_log2_ + (1 - keep_) * now : now;
-  return drift;
 }
 
 }  // namespace nibble

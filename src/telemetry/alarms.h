@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "telemetry/events.h"
@@ -14,11 +15,11 @@ namespace nibble {
 
 /// When telemetry is worth a person's attention. Thresholds are data: a protocol freezes them.
 struct AlarmRules {
-  double drift_octaves = 2.0;    ///< rise of log2 amax above its EMA; a model that learns moves by one
-  std::int64_t drift_after = 5;  ///< measurements of an operand before its drift is judged: a model that
-                                 ///< starts moves by octaves, and a mean of two points is no mean
-  double rise_octaves = 4.0;  ///< rise of log2 amax above the smallest of the last rise_window measurements
-  std::int64_t rise_window = 20;
+  double drift_octaves = 2.0;  ///< rise of log2 amax above its recent mean; a model that learns moves by one
+  std::int64_t drift_after = 5;   ///< measurements of an operand before its drift is judged: a model that
+                                  ///< starts moves by octaves, and a mean of two points is no mean
+  double rise_octaves = 4.0;      ///< rise of log2 amax above the smallest of its recent measurements
+  std::int64_t rise_window = 20;  ///< most measurements that are recent for rise_octaves
   double output_error = 0.5;  ///< relative error of a GEMM's output against BF16; four bits give 0.1 to 0.25
   double flushed = 0.40;      ///< share of non-zero inputs that decode to zero
   double sqnr_db = 10.0;      ///< a Gaussian has 20 (nearest) or 17 (stochastic)
@@ -86,8 +87,49 @@ std::optional<AlarmEvent> check_operand(const OperandCheck& c, const AlarmRules&
 std::optional<AlarmEvent> check_gradient_norms(const std::vector<double>& baseline,
                                                const std::vector<double>& candidate, const AlarmRules& rules);
 
+/// What is recent of an amax: the measurements of the second half of the steps so far, at most `most` of them
+/// and always the last one. A model that starts grows by octaves in a hundred steps, and as a power of the
+/// step: it is held against where it was lately, not against its initial values.
+class RecentAmax {
+ public:
+  explicit RecentAmax(std::int64_t most) : most_(static_cast<std::size_t>(most < 1 ? 1 : most)) {}
+  /// log2 amax of what is recent at this step, oldest first, before this measurement enters. Steps ascend. A
+  /// zero or an amax that is not finite has no octave and does not enter.
+  std::vector<double> push(std::int64_t step, double amax);
+
+ private:
+  std::size_t most_;
+  std::deque<std::pair<std::int64_t, double>> seen_;
+};
+
+/// Octaves of an operand's amax above its recent mean (RecentAmax of ten); 0 at the first measurement and for
+/// a zero tensor.
+class AmaxDrift {
+ public:
+  double push(std::int64_t step, double amax);
+
+ private:
+  RecentAmax recent_{10};
+};
+
+/// What an alarm is about: a rule and an operand of a GEMM. An amax that rises is one subject whichever rule
+/// says so, and it is the tensor's own: x of fprop and x^T of wgrad are one.
+std::string alarm_subject(const std::string& rule, const OperandName& where);
+
+/// Alarms of one severity and subject, for a reader: what the first said, how often and until when.
+struct AlarmGroup {
+  AlarmEvent first;
+  std::int64_t last_step = 0;
+  int count = 0;
+  std::vector<std::string> arms;  ///< that raised it, in order; empty outside a comparison
+  /// "step 125" or "steps 125 to 300, 4 times".
+  std::string when() const;
+};
+/// In the order of their first alarms.
+std::vector<AlarmGroup> grouped(const std::vector<AlarmEvent>& alarms);
+
 /// Applies the rules to QuantEvents; each alarm names layer, GEMM, operand, value, threshold and remedy. Each
-/// rule speaks once for an operand and again only after the operand was well for a whole measurement, so a
+/// rule speaks once for a subject and again only after the subject was well for a whole measured step, so a
 /// lasting condition is one alarm and not one a step.
 class AlarmMonitor {
  public:
@@ -102,24 +144,16 @@ class AlarmMonitor {
     std::string text, remedy;
     bool bad;
   };
+  /// Of one subject: the last measured step, whether it was bad then and in the measured step before.
+  struct Spoken {
+    std::int64_t step = -1;
+    bool now = false, before = false;
+  };
   void judge(const QuantEvent& e, const Finding& finding, std::vector<AlarmEvent>& out);
-  double rise(const QuantEvent& e);
   AlarmRules rules_;
-  std::map<std::string, bool> raised_;
-  std::map<std::string, int> measured_;               ///< measurements so far, an operand
-  std::map<std::string, std::deque<double>> window_;  ///< log2 amax of the last rise_window, an operand
-};
-
-/// EMA of log2 amax for one operand: push returns log2(amax / EMA) and then moves the EMA.
-/// 0 at the first measurement and for a zero tensor, which has no octave.
-class AmaxDrift {
- public:
-  explicit AmaxDrift(double keep = 0.9) : keep_(keep) {}
-  double push(double amax);
-
- private:
-  double keep_;
-  std::optional<double> ema_log2_;
+  std::map<std::string, Spoken> spoken_;
+  std::map<std::string, int> measured_;       ///< measurements so far, an operand
+  std::map<std::string, RecentAmax> recent_;  ///< an operand
 };
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "telemetry/alarms.h"
 
 namespace nibble {
 namespace {
@@ -117,6 +118,7 @@ void ConsoleSink::on(const QuantEvent& e) {
 }
 
 void ConsoleSink::on(const AlarmEvent& e) {
+  if (!alarmed_.insert(std::string(name(e.severity)) + alarm_subject(e.rule, e.where)).second) return;
   print(fmt::format("{}: step {}: {}", name(e.severity), e.step, e.text), e.severity == Severity::Fault ? kRed
                                                                           : e.severity == Severity::Warning
                                                                               ? kYellow

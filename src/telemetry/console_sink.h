@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "telemetry/events.h"
@@ -32,7 +33,8 @@ struct BaselineLosses {
 ///   candidate step 120/300 40% | loss 4.31725 (+0.4σ) | gap +0.12% | norm 0.84 (-0.2σ) | lr 3.0e-04 |
 ///   12.4k tok/s | uflow 2.1% | eta 2m14s
 /// `gap` is (loss - baseline) / baseline on the same step and batch, present with a baseline only; `uflow`
-/// the worst operand's flushed share of the last telemetry step. Validation prints its own line.
+/// the worst operand's flushed share of the last telemetry step. Validation prints its own line. An alarm is
+/// printed once for a subject (alarm_subject); the log has them all.
 class ConsoleSink final : public Sink {
  public:
   explicit ConsoleSink(ConsoleOptions options) : options_(options) {}
@@ -58,6 +60,7 @@ class ConsoleSink final : public Sink {
   ZScore loss_z_, norm_z_;
   double smooth_ms_ = 0;
   std::int64_t quant_step_ = -1;
+  std::set<std::string> alarmed_;
   double worst_flushed_ = 0;
 };
 

@@ -89,7 +89,7 @@ struct QuantEvent {
   OperandName where;
   std::string format;          ///< nvfp4.te, mxfp4, fp8, ...
   double amax = 0;             ///< largest |x| of the tensor
-  double amax_drift = 0;       ///< log2(amax / EMA of earlier amax), octaves; 0 at the first measurement
+  double amax_drift = 0;       ///< octaves of amax above its recent mean, see AmaxDrift
   double flushed = 0;          ///< share of the non-zero inputs whose DECODED value is zero
   double saturated = 0;        ///< share of the elements whose |code| is the largest (6 in E2M1)
   double zero_blocks = 0;      ///< share of blocks that are zero in the input

@@ -12,7 +12,7 @@ bool has(const std::vector<std::string>& list, std::string_view name) {
 
 constexpr Statistic kStatistics[] = {
     {"cur_amax", &QuantEvent::amax, "largest magnitude", true},
-    {"amax_drift", &QuantEvent::amax_drift, "octaves of cur_amax above its moving mean", true},
+    {"amax_drift", &QuantEvent::amax_drift, "octaves of cur_amax above its recent mean", true},
     {"flushed", &QuantEvent::flushed, "share of the non-zero values that decode to zero", true},
     {"underflows%", &QuantEvent::underflows, "the same in per cent of all values"},
     {"saturated", &QuantEvent::saturated, "share at the largest code (+-6)"},

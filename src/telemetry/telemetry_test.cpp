@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <random>
 #include <sstream>
@@ -157,6 +158,21 @@ TEST(ConsoleSink, PrintsThePlainColumnsWhenNotATerminal) {
 
 TEST(ConsoleSink, ShowsAGapOnlyWithABaseline) { EXPECT_THAT(console_output({}), Not(HasSubstr("gap"))); }
 
+TEST(ConsoleSink, SaysAnAlarmOnceForASubject) {
+  const auto path = scratch("alarms.txt");
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  ConsoleSink sink({.out = file});
+  for (const int step : {25, 50})
+    for (const Severity severity : {Severity::Warning, Severity::Fault})
+      sink.on(AlarmEvent{.step = step,
+                         .severity = severity,
+                         .rule = "sqnr",
+                         .where = {"a", 0, "fprop", "x"},
+                         .text = "text"});
+  std::fclose(file);
+  EXPECT_EQ(slurp(path), "warning: step 25: text\nfault: step 25: text\n");
+}
+
 TEST(ConsoleSink, DurationsAndCountsAreShort) {
   EXPECT_EQ(short_duration(45), "45s");
   EXPECT_EQ(short_duration(134), "2m14s");
@@ -294,14 +310,84 @@ TEST(AlarmMonitor, ALastingConditionIsOneAlarm) {
   AlarmMonitor monitor({});
   QuantEvent e{.step = 1, .where = {"blocks.1.attn.qkv", 1, "dgrad", "dy"}, .flushed = 0.6, .sqnr_db = 20};
   ASSERT_EQ(monitor.inspect(e).size(), 1u);
+  e.step = 2;
   EXPECT_TRUE(monitor.inspect(e).empty());
-  e.flushed = 0.1;
+  e.step = 3, e.flushed = 0.1;
   EXPECT_TRUE(monitor.inspect(e).empty());
-  e.flushed = 0.6;
+  e.step = 4, e.flushed = 0.6;
   const auto again = monitor.inspect(e);
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].rule, "flushed");
   EXPECT_THAT(again[0].text, StartsWith("blocks.1.attn.qkv dgrad operand dy: 60 %"));
+}
+
+/// The amax alarms of a tensor whose log2 amax is octaves(step), measured as two operands each `every` steps.
+std::vector<AlarmEvent> amax_alarms(const std::function<double(double)>& octaves, int steps, int every) {
+  AlarmMonitor monitor({});
+  AmaxDrift of_x, of_xt;
+  std::vector<AlarmEvent> out;
+  for (int step = 1; step <= steps; step += step == 1 ? every - 1 : every) {
+    for (const bool turned : {false, true}) {
+      QuantEvent e{.step = step, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .sqnr_db = 20};
+      if (turned) e.where.gemm = "wgrad", e.where.operand = "x^T";
+      e.amax = std::exp2(octaves(step) - (turned ? 0.5 : 0));
+      e.amax_drift = (turned ? of_xt : of_x).push(e.step, e.amax);
+      for (const AlarmEvent& a : monitor.inspect(e)) out.push_back(a);
+    }
+  }
+  return out;
+}
+
+TEST(AlarmMonitor, AModelThatGrowsAsAPowerOfTheStepRaisesNoneHoweverOftenItIsMeasured) {
+  for (const int every : {5, 25, 100})
+    EXPECT_TRUE(amax_alarms([](double step) { return 1.5 * std::log2(step); }, 2000, every).empty()) << every;
+}
+
+TEST(AlarmMonitor, ATensorThatJumpsIsOneAlarmInAShortRunAndInALongOne) {
+  for (const int steps : {300, 10'000}) {
+    const auto alarms = amax_alarms(
+        [&](double step) { return std::log2(step) + (step > 0.8 * steps ? 3.5 : 0); }, steps, steps / 12);
+    ASSERT_EQ(alarms.size(), 1u) << steps;
+    EXPECT_EQ(alarms[0].rule, "amax_drift");
+    EXPECT_EQ(alarms[0].where.operand, "x") << "x^T of wgrad is the same tensor";
+  }
+}
+
+TEST(AlarmMonitor, ARunawayIsSeen) {
+  // Half an octave a measurement, from the middle of the run on.
+  const auto alarms =
+      amax_alarms([](double step) { return step < 5000 ? 0 : (step - 5000) / 200; }, 10'000, 100);
+  ASSERT_GE(alarms.size(), 1u);
+  EXPECT_LT(alarms[0].step, 6500);
+}
+
+TEST(AlarmMonitor, ATensorIsWellAgainWhenAllItsOperandsAre) {
+  AlarmMonitor monitor({.drift_after = 0});
+  QuantEvent x{.where = {"a", 0, "fprop", "x"}, .sqnr_db = 20},
+      turned{.where = {"a", 0, "wgrad", "x^T"}, .sqnr_db = 20};
+  std::vector<std::size_t> said;
+  for (const auto& [of_x, of_turned] : {std::pair{1.0, 2.5}, {2.5, 1.0}, {1.0, 1.0}, {1.0, 2.5}}) {
+    x.step = turned.step = x.step + 1;
+    x.amax_drift = of_x, turned.amax_drift = of_turned;
+    said.push_back(monitor.inspect(x).size() + monitor.inspect(turned).size());
+  }
+  EXPECT_THAT(said, ::testing::ElementsAre(1, 0, 0, 1));
+}
+
+TEST(Alarms, OfOneSubjectAreOneLineWithFirstAndLastStep) {
+  const OperandName x{"a", 0, "fprop", "x"}, turned{"a", 0, "wgrad", "x^T"};
+  const auto alarm = [](std::int64_t step, const char* rule, const OperandName& where, const char* arm) {
+    return AlarmEvent{.step = step, .rule = rule, .where = where, .text = "text", .arm = arm};
+  };
+  const auto groups =
+      grouped({alarm(125, "amax_drift", x, "candidate"), alarm(300, "amax_drift", turned, "candidate"),
+               alarm(200, "amax_drift", x, "candidate_aa"), alarm(200, "flushed", x, "candidate"),
+               alarm(200, "flushed", turned, "candidate")});
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].when(), "steps 125 to 300, 3 times");
+  EXPECT_THAT(groups[0].arms, ::testing::ElementsAre("candidate", "candidate_aa"));
+  EXPECT_EQ(groups[1].when(), "step 200");
+  EXPECT_EQ(groups[2].first.where, turned) << "what a quantiser does to x^T it need not do to x";
 }
 
 TEST(AlarmMonitor, ARiseWithinTheWindowIsSeenHoweverSlowAndEveryAlarmSaysWhatToDo) {
@@ -309,6 +395,7 @@ TEST(AlarmMonitor, ARiseWithinTheWindowIsSeenHoweverSlowAndEveryAlarmSaysWhatToD
   QuantEvent e{.step = 1, .where = {"blocks.1.mlp.down", 1, "fprop", "x"}, .sqnr_db = 20};
   std::vector<AlarmEvent> alarms;
   for (int i = 0; i < 20 && alarms.empty(); ++i) {
+    e.step = 1000 + i;  // of a run so long that all of the window is recent
     e.amax = std::exp2(i < 10 ? 0.1 * i : 1 + 0.5 * (i - 10));  // 0.1, then 0.5 octaves a measurement
     alarms = monitor.inspect(e);
   }
@@ -342,9 +429,17 @@ TEST(TelemetryJsonl, WritesTheSelectedStatisticsAndWhatAlarmsNeed) {
 
 TEST(AmaxDrift, OneOctaveIsOne) {
   AmaxDrift drift;
-  EXPECT_EQ(drift.push(3.0), 0);
-  EXPECT_DOUBLE_EQ(drift.push(6.0), 1.0);
-  EXPECT_EQ(drift.push(0.0), 0);
+  EXPECT_EQ(drift.push(1, 3.0), 0);
+  EXPECT_DOUBLE_EQ(drift.push(2, 6.0), 1.0);
+  EXPECT_EQ(drift.push(3, 0.0), 0);
+}
+
+TEST(AmaxDrift, ForgetsTheFirstHalfOfTheStepsButNotTheLastMeasurement) {
+  AmaxDrift drift;
+  drift.push(1, 1.0);
+  EXPECT_DOUBLE_EQ(drift.push(25, 4.0), 2.0) << "step 1 is all there is";
+  EXPECT_DOUBLE_EQ(drift.push(50, 8.0), 1.0) << "of steps 25 to 50";
+  EXPECT_DOUBLE_EQ(drift.push(75, 8.0), 0.0) << "of steps 38 to 75";
 }
 
 TEST(Sinks, HandEveryEventToEverySink) {

@@ -167,7 +167,7 @@ double QuantMonitor::sqnr(const Measured& m, const ProductKey& key, Operand oper
 }
 
 void QuantMonitor::recall(const QuantEvent& event) {
-  drift_[drift_key(event.where)].push(event.amax);
+  drift_[drift_key(event.where)].push(event.step, event.amax);
   monitor_.inspect(event);
 }
 
@@ -176,7 +176,7 @@ void QuantMonitor::finish_operands(std::int64_t step, const Measured& m, Sink& s
     const OperandSums& sums = sums_.host<OperandSums>(found.place);
     const OperandName& where = found.name.where;
     QuantEvent e = event_of(step, where, found.name.spec, sums);
-    e.amax_drift = drift_[drift_key(where)].push(e.amax);
+    e.amax_drift = drift_[drift_key(where)].push(e.step, e.amax);
     sink.on(e);
     for (const AlarmEvent& alarm : monitor_.inspect(e)) sink.on(alarm);
     if (const auto alarm = check_operand(check_of(step, where, found.name.spec, sums.quantised), rules_))

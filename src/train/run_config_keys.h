@@ -193,10 +193,13 @@ template <class A, class V>
 void visit_alarms(A& a, V& v) {
   v.section("telemetry.alarms",
             "Thresholds of the alarms; a protocol freezes them. A Fault among them fails a verdict.");
-  v("drift_octaves", a.drift_octaves, kNone, "warning: log2 amax above its moving mean");
+  v("drift_octaves", a.drift_octaves, kNone,
+    "warning: log2 amax above its mean over recent measurements: of the second half of the steps so far, 10 "
+    "at most");
   v("drift_after", a.drift_after, kNone, "measurements of an operand before its amax is judged");
-  v("rise_octaves", a.rise_octaves, kNone, "warning: log2 amax above the smallest of the window");
-  v("rise_window", a.rise_window, kNone, "measurements of that window");
+  v("rise_octaves", a.rise_octaves, kNone,
+    "warning: log2 amax above the smallest of its recent measurements");
+  v("rise_window", a.rise_window, kNone, "most recent measurements that rise_octaves looks at");
   v("flushed", a.flushed, kNone, "warning: share of non-zero values that decode to zero");
   v("sqnr_db", a.sqnr_db, kNone, "warning: SQNR of an operand below it");
   v("scale_max", a.scale_max, kNone, "warning: share of block scales at the largest code");

@@ -52,10 +52,12 @@ NoiseFloor read_noise_floor(const std::filesystem::path& path) try {
              path.string(), e.what());
 }
 
-void require_same_experiment(const NoiseFloor& floor, const NoiseFloor& now) {
-  std::vector<std::string> differences;
+std::string FloorDifference::text() const { return fmt::format("{}: {} there, {} here", what, there, here); }
+
+std::vector<FloorDifference> floor_differences(const NoiseFloor& floor, const NoiseFloor& now) {
+  std::vector<FloorDifference> out;
   const auto compare = [&](const std::string& what, const std::string& there, const std::string& here) {
-    if (there != here) differences.push_back(fmt::format("{}: {} there, {} here", what, there, here));
+    if (there != here) out.push_back({what, there, here});
   };
   compare("parameters", std::to_string(floor.parameters), std::to_string(now.parameters));
   compare("recipe", floor.recipe, now.recipe);
@@ -67,17 +69,33 @@ void require_same_experiment(const NoiseFloor& floor, const NoiseFloor& now) {
     return it == f.settings.end() ? std::string("unset") : it->second;
   };
   for (const auto& [key, unused] : keys) compare(key, value(floor, key), value(now, key));
+  return out;
+}
+
+void require_same_experiment(const NoiseFloor& floor, const NoiseFloor& now) {
+  const std::vector<FloorDifference> differences = floor_differences(floor, now);
   if (differences.empty()) return;
   constexpr std::size_t kMost = 6;
   std::string text;
   for (std::size_t i = 0; i < std::min(kMost, differences.size()); ++i)
-    text += (i == 0 ? "" : "; ") + differences[i];
+    text += (i == 0 ? "" : "; ") + differences[i].text();
   if (differences.size() > kMost) text += fmt::format("; and {} more", differences.size() - kMost);
   fail_usage(
       "the noise floor {} is of another experiment ({}): its noise says nothing about this one. Only the "
       "seeds may "
       "differ; measure it again with the A/A arm (protocol.aa_arm = true)",
       floor.file, text);
+}
+
+std::string unused_floor_sentence(const std::vector<FloorDifference>& differences, bool aa_arm) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(kMost, differences.size()); ++i) names.push_back(differences[i].what);
+  std::string what = fmt::format("{}", fmt::join(names, ", "));
+  if (differences.size() > kMost) what += fmt::format(" and {} more", differences.size() - kMost);
+  return fmt::format("protocol.noise_floor is not used: the runs behind it differ in {}; {}.", what,
+                     aa_arm ? "this run's A/A arm measures the noise instead"
+                            : "set protocol.aa_arm = true to measure this run's noise");
 }
 
 NoiseRule with_stored_floor(NoiseRule rule, const NoiseFloor& floor) {

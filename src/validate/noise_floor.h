@@ -36,10 +36,21 @@ std::string noise_floor_to_json(const NoiseFloor& f);
 /// Throws Error{Usage} naming the file when it cannot be read or is none.
 NoiseFloor read_noise_floor(const std::filesystem::path& path);
 
-/// Throws Error{Usage} unless `floor` was measured on the experiment that `now` describes (its figures are
-/// not read): another size, recipe, evaluation set or setting has another noise. The message lists what
-/// differs.
+/// One property of an experiment that a floor was not measured under.
+struct FloorDifference {
+  std::string what, there, here;  ///< "training.steps", "300", "60"
+  std::string text() const;       ///< "training.steps: 300 there, 60 here"
+};
+/// In what `floor` is of another experiment than `now` describes (its figures are not read): another size,
+/// recipe, evaluation set or setting has another noise. Empty: it is the same.
+std::vector<FloorDifference> floor_differences(const NoiseFloor& floor, const NoiseFloor& now);
+
+/// Throws Error{Usage} where there is a difference; the message lists them.
 void require_same_experiment(const NoiseFloor& floor, const NoiseFloor& now);
+
+/// One sentence about a floor that the configuration names and that is not used for these differences;
+/// `aa_arm`: the run measures its noise itself.
+std::string unused_floor_sentence(const std::vector<FloorDifference>& differences, bool aa_arm);
 
 /// The rule of a protocol that may use `floor`.
 NoiseRule with_stored_floor(NoiseRule rule, const NoiseFloor& floor);

@@ -103,6 +103,23 @@ TEST(NoiseFloor, OfAnotherExperimentIsRefusedNamingWhatDiffers) {
   EXPECT_THAT(text, Not(HasSubstr("training.steps")));
 }
 
+TEST(NoiseFloor, OneThatIsNotUsedIsOneSentenceWithWhatDiffersAndWhatToDo) {
+  NoiseFloor now = experiment();
+  EXPECT_TRUE(floor_differences(experiment(), now).empty());
+  now.settings["training.steps"] = "60";
+  const auto one = floor_differences(experiment(), now);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].text(), "training.steps: 300 there, 60 here");
+  EXPECT_EQ(
+      unused_floor_sentence(one, true),
+      "protocol.noise_floor is not used: the runs behind it differ in training.steps; this run's A/A arm "
+      "measures the noise instead.");
+  EXPECT_THAT(unused_floor_sentence(one, false), HasSubstr("set protocol.aa_arm = true"));
+  now.parameters = 1, now.recipe = "mxfp4", now.validation = "other";
+  EXPECT_THAT(unused_floor_sentence(floor_differences(experiment(), now), true),
+              HasSubstr("differ in parameters, recipe, evaluation set and 1 more;"));
+}
+
 TEST(NoiseFloor, SettingsLeaveOutSeedsAndBackend) {
   const auto s = noise_settings({{"training.seed", "1"},
                                  {"precision.sr_seed", "2"},

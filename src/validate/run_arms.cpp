@@ -294,6 +294,10 @@ Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noi
   return p;
 }
 
+std::vector<FloorDifference> floor_differences(const RunSetup& setup, const NoiseFloor& floor) {
+  return floor_differences(floor, experiment_of(setup));
+}
+
 Comparison run_comparison(const RunSetup& setup, Stream& stream, bool resume, const SignalGuard& signals,
                           const std::function<std::shared_ptr<ConsoleSink>(const ArmSpec&)>& make_console,
                           const std::optional<NoiseFloor>& noise_floor) {

@@ -35,6 +35,9 @@ struct Comparison {
 /// noise rule uses that; throws Error{Usage} when the floor is of another experiment.
 Protocol protocol_of(const RunSetup& setup, const std::optional<NoiseFloor>& noise_floor = {});
 
+/// In what a noise floor is of another experiment than the configuration's.
+std::vector<FloorDifference> floor_differences(const RunSetup& setup, const NoiseFloor& floor);
+
 /// `make_console` gives the progress sink of an arm (null: silent).
 /// Throws  Error{Usage} when the directory holds another protocol's run and `resume` is asked for;
 ///         Error{Runtime} when the arms did not start from the same bytes or did not see the same batches;

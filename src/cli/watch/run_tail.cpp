@@ -80,6 +80,7 @@ void RunTail::forget() {
   const std::string name = run_.name;
   const int generation = run_.generation + 1;
   run_ = WatchedRun{.name = name, .generation = generation};
+  alarms_.clear();
   read_ = 0;
   last_line_.clear();
 }
@@ -124,11 +125,28 @@ void RunTail::take(std::string_view line) {
   } else if (type == "val" && text("set") == "validation") {
     put(run_.evaluations, WatchEvaluation{whole("step"), number(j, "loss")});
   } else if (type == "alarm") {
-    run_.alarms.push_back(text("severity") + ", step " + std::to_string(whole("step")) + ": " + text("text"));
+    put_alarm(text("severity"), {.step = whole("step"),
+                                 .rule = text("rule"),
+                                 .where = {text("layer"), 0, text("gemm"), text("operand")},
+                                 .text = text("text")});
   } else if (type == "switch") {
     run_.alarms.push_back("switch, step " + std::to_string(whole("step")) + ": " + text("what") + " " +
                           text("from") + " to " + text("to"));
+    ++run_.alarm_events;
   }
+}
+
+void RunTail::put_alarm(const std::string& severity, AlarmEvent alarm) {
+  ++run_.alarm_events;
+  const std::string subject = severity + "|" + alarm_subject(alarm.rule, alarm.where);
+  const std::int64_t step = alarm.step;
+  const auto [it, is_new] =
+      alarms_.try_emplace(subject, AlarmGroup{.first = std::move(alarm)}, run_.alarms.size());
+  if (is_new) run_.alarms.emplace_back();
+  AlarmGroup& group = it->second.first;
+  ++group.count;
+  group.last_step = std::max(group.last_step, step);
+  run_.alarms[it->second.second] = severity + ", " + group.when() + ": " + group.first.text;
 }
 
 WatchedRuns::WatchedRuns(std::vector<fs::path> folders) : folders_(std::move(folders)) { poll(); }
@@ -169,7 +187,7 @@ std::string WatchedRuns::news(std::vector<Seen>& seen, std::size_t most) const {
         s.generation != run.generation || s.rows > run.rows.size() || s.evaluations > run.evaluations.size();
     if (anew) s = {.generation = run.generation};
     if (!anew && s.rows == run.rows.size() && s.evaluations == run.evaluations.size() &&
-        s.alarms == run.alarms.size())
+        s.alarm_events == run.alarm_events)
       continue;
     json rows = json::array(), evaluations = json::array();
     for (const WatchRow& r : thinned(run.rows, s.rows, most))
@@ -186,7 +204,7 @@ std::string WatchedRuns::news(std::vector<Seen>& seen, std::size_t most) const {
                    {"rows", rows},
                    {"evaluations", evaluations},
                    {"alarms", run.alarms}});
-    s = {run.generation, run.rows.size(), run.evaluations.size(), run.alarms.size()};
+    s = {run.generation, run.rows.size(), run.evaluations.size(), run.alarm_events};
   }
   // Not finite becomes null, which a chart leaves out; bytes that are no UTF-8 are replaced.
   return all.empty() ? "" : all.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "telemetry/alarms.h"
 
 namespace nibble {
 
@@ -27,7 +31,8 @@ struct WatchedRun {
   std::int64_t steps = 0, parameters = 0, tokens_per_step = 0;
   std::vector<WatchRow> rows;  ///< ascending in step
   std::vector<WatchEvaluation> evaluations;
-  std::vector<std::string> alarms;  ///< "fault, step 12: ..."
+  std::vector<std::string> alarms;  ///< "fault, step 12: ...", a line a subject: alarm_subject
+  std::int64_t alarm_events = 0;    ///< behind those lines
   int generation = 0;               ///< counts up when what was known is no longer true
   std::int64_t passed_over = 0;     ///< lines that are no JSON object with a type
 };
@@ -47,11 +52,14 @@ class RunTail {
   bool still_the_same(std::int64_t size) const;
   void forget();
   void take(std::string_view line);
+  void put_alarm(const std::string& severity, AlarmEvent alarm);
 
   std::filesystem::path path_;
   WatchedRun run_;
   std::int64_t read_ = 0;  ///< bytes of whole lines taken
   std::string last_line_;  ///< the last of them, to know the file again
+  /// Alarms of one subject and their place in run_.alarms.
+  std::map<std::string, std::pair<AlarmGroup, std::size_t>> alarms_;
 };
 
 /// The runs under some folders: an arm each where a folder is a comparison. New arms are found as they
@@ -66,7 +74,8 @@ class WatchedRuns {
   /// run, when it has none. Moves `seen`. Empty when there is nothing new.
   struct Seen {
     int generation = -1;
-    std::size_t rows = 0, evaluations = 0, alarms = 0;
+    std::size_t rows = 0, evaluations = 0;
+    std::int64_t alarm_events = 0;
   };
   std::string news(std::vector<Seen>& seen, std::size_t most) const;
 

@@ -76,15 +76,19 @@ ExitCode run(const Options& o) {
 
 Verb add_watch(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("RUN", o->runs, "Folders of runs or comparisons; one that does not exist yet is waited for")
+  app.add_option("RUN", o->runs,
+                 "Folders runs/NAME, of a run or a comparison; one that does not exist yet is waited for")
       ->required();
-  app.add_flag("--terminal", o->terminal, "Draw in this terminal instead of serving a page");
-  app.add_flag("--once", o->once, "Of --terminal: one frame, then end")->needs("--terminal");
-  app.add_option("--listen", o->listen, "Address to serve at; 127.0.0.1 is this machine alone");
-  app.add_option("--port", o->port, "Port to serve at; 0: a free one")->check(CLI::Range(0, 65535));
+  app.add_flag("--terminal", o->terminal, "Draw in this terminal instead");
+  app.add_flag("--once", o->once, "With --terminal: draw once, then end")->needs("--terminal");
+  app.add_option("--listen", o->listen,
+                 "Address to serve the page at (default 127.0.0.1: this machine alone can read it)");
+  app.add_option("--port", o->port, "Port to serve the page at (default 6420); 0: a free one")
+      ->check(CLI::Range(0, 65535));
   app.footer(
-      "Reads metrics.jsonl as it grows; nothing of the run is touched. The page loads nothing from "
-      "elsewhere.");
+      "Prints the address to open in a browser and runs until Ctrl-C. Reads metrics.jsonl as it grows; "
+      "nothing "
+      "of the run\nis touched, and the page loads nothing from elsewhere. More: docs/howto/watch.md");
   return [o] { return run(*o); };
 }
 

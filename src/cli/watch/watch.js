@@ -47,7 +47,7 @@
     {title: "Learning rate", data: (r) => column(r, LR), digits: 6},
   ];
 
-  const compact = (v) => v === 0 ? "0" : Math.abs(v) >= 1e4 ? short(v) : Math.abs(v) < 1e-3 ? v.toExponential(0) : String(+v.toPrecision(4));
+  const compact = (v) => v === 0 ? "0" : Math.abs(v) >= 1e4 ? short(v) : Math.abs(v) < 1e-4 ? v.toExponential(0) : String(+v.toPrecision(4));
 
   function options(chart, width, logarithmic) {
     const axis = (more) => ({stroke: ink("--ink2"), grid: {stroke: ink("--grid"), width: 1}, ticks: {stroke: ink("--grid"), width: 1}, ...more});
@@ -55,8 +55,9 @@
     return {
       width, height: Math.max(220, Math.min(340, Math.round(width * 0.45))),
       scales: {x: {time: false, distr: logarithmic ? 3 : 1}, y},
-      axes: [axis({}), axis({size: 60, values: (u, vs) => vs.map((v) => (v === null ? "" : compact(v)))})],
-      cursor: {drag: {x: true, y: false}},
+      axes: [axis({}), axis({size: 72, values: (u, vs) => vs.map((v) => (v === null ? "" : compact(v)))})],
+      // A run that has no value within so many pixels shows none: it ended before, or has not come so far.
+      cursor: {drag: {x: true, y: false}, hover: {prox: 12}},
       series: [{label: "step"}].concat(runs.map((run, i) => ({
         label: run.name, stroke: colour(i), width: chart.points ? 1.8 : 1.2, spanGaps: true,
         show: !chart.from || i >= chart.from,
@@ -69,15 +70,15 @@
   // Losses fall from ln(vocabulary) at first, which would press everything else against the floor.
   function rangeAfter(u, share) {
     const xs = u.data[0];
-    const {min, max} = u.scales.x;  // null before the first drawing
-    const whole = xs.length === 0 || !finite(min) || min <= xs[0];
-    const first = whole ? xs[xs.length - 1] * share : min;
-    const end = finite(max) ? max : Infinity;
+    // While the range of steps changes u.scales.x still holds the last one; the indexes are of the new one.
+    const [from, to] = u.series[0].idxs || [null, null];
+    const begin = from || 0, end = finite(to) ? to : xs.length - 1;
+    const first = begin === 0 ? xs[xs.length - 1] * share : xs[begin];
     let lo = Infinity, hi = -Infinity;
     for (let s = 1; s < u.data.length; ++s) {
-      for (let i = 0; i < xs.length; ++i) {
+      for (let i = begin; i <= end; ++i) {
         const v = u.data[s][i];
-        if (xs[i] < first || xs[i] > end || !finite(v)) continue;
+        if (xs[i] < first || !finite(v)) continue;
         lo = Math.min(lo, v);
         hi = Math.max(hi, v);
       }
@@ -107,6 +108,7 @@
       if (!wanted) continue;
       if (!chart.figure) {
         chart.figure = document.createElement("figure");
+        if (chart.from) chart.figure.className = "gap";
         const caption = document.createElement("figcaption");
         caption.textContent = chart.title;
         chart.place = document.createElement("div");
@@ -119,7 +121,8 @@
         chart.width = width;
         chart.plot = new uPlot(options(chart, width, $("log").checked), aligned(chart), chart.place);
       } else {
-        const zoomed = chart.plot.scales.x.min > chart.plot.data[0][0];
+        const xs = chart.plot.data[0], {min, max} = chart.plot.scales.x;
+        const zoomed = min > xs[0] || max < xs[xs.length - 1];
         chart.plot.setData(aligned(chart), !zoomed);
         if (zoomed) chart.plot.redraw();
       }
@@ -160,7 +163,9 @@
     const list = $("alarms");
     list.replaceChildren();
     for (const run of runs) {
-      for (const alarm of run.alarms.slice(-8)) {
+      const faults = run.alarms.filter((a) => a.startsWith("fault"));
+      const others = run.alarms.filter((a) => !a.startsWith("fault"));
+      for (const alarm of [...faults.slice(0, 8), ...others.slice(-8)]) {  // the first faults, the newest of the rest
         const item = document.createElement("li");
         item.textContent = run.name + " · " + alarm;
         if (alarm.startsWith("fault")) item.className = "fault";

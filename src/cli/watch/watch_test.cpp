@@ -76,6 +76,19 @@ TEST_F(WatchTest, ATailTakesWholeLinesAsTheyComeAndBeginsAnewWhenTheLogWasCut) {
   EXPECT_TRUE(std::isnan(tail.run().rows.back().loss));
 }
 
+TEST_F(WatchTest, AlarmsOfOneSubjectAreOneLineAndANewOneIsNews) {
+  WatchedRuns runs({folder_});
+  std::vector<WatchedRuns::Seen> seen;
+  AlarmEvent alarm{.step = 25, .rule = "amax_drift", .where = {"a", 0, "fprop", "x"}, .text = "amax rose"};
+  for (const char* last : {"warning, step 25: amax rose", "warning, steps 25 to 50, 2 times: amax rose"}) {
+    append(log_, json_line(alarm) + "\n");
+    runs.poll();
+    const auto news = nlohmann::json::parse(runs.news(seen, 100));
+    EXPECT_EQ(news[0]["alarms"], nlohmann::json::array({last}));
+    alarm.step += 25;
+  }
+}
+
 TEST_F(WatchTest, NewsAreWhatAPageHasNotYet) {
   WatchedRuns runs({folder_, dir_ / "runs" / "later"});
   std::vector<WatchedRuns::Seen> seen;
