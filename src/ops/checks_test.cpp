@@ -80,5 +80,17 @@ TEST_F(Checks, GroupsMustDivideTheFeatures) {
               HasSubstr("6 features do not divide into 4 groups"));
 }
 
+TEST_F(Checks, TheAmaxOfACopyNeedsTheCopy) {
+  const View<float> x(memory_.data(), 2, 3), row(memory_.data(), 3), rstd(memory_.data(), 2);
+  EXPECT_THAT(refusal(rms_norm_backward, {.x_TD = View<const float>(x),
+                                          .w_D = row,
+                                          .rstd_T = rstd,
+                                          .dy_TD = View<const float>(x),
+                                          .dx_TD = x,
+                                          .dw_D = row,
+                                          .amax = memory_.data()}),
+              HasSubstr("amax is that of dx_copy, which is not asked for"));
+}
+
 }  // namespace
 }  // namespace nibble
