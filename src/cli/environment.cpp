@@ -30,6 +30,8 @@ std::vector<std::pair<std::string, std::string>> environment_of(BackendKind back
   std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
   const int used = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
   const bool on_gpu = backend == BackendKind::Cuda;
+  const std::string emulation =
+      "code x block scale in BF16, FP32 accumulation, tensor scales on the FP32 sum";
   return {
       {"nibble", nibble_version()},
       {"date", date},
@@ -40,8 +42,9 @@ std::vector<std::pair<std::string, std::string>> environment_of(BackendKind back
       {"BF16 matrix products", on_gpu              ? "native (tensor cores)"
                                : has_native_bf16() ? "native (AVX-512 BF16 or AMX)"
                                                    : "widened to FP32"},
-      {"NVFP4 matrix products",
-       "emulated exactly: code x block scale in BF16, FP32 accumulation, tensor scales on the FP32 sum"},
+      {"NVFP4 matrix products", on_gpu && native_gemm(cuda::kGpuCapability()).fp4
+                                    ? "native, or emulated exactly where explain says why: " + emulation
+                                    : "emulated exactly: " + emulation},
       {"compiler", "g++ " __VERSION__},
       {"system", fmt::format("{} {}", system.sysname, system.release)}};
 }

@@ -7,6 +7,7 @@
 #include "backend/device.h"
 #include "ops/health/quant_stats.h"
 #include "ops/step_record.h"
+#include "quant/native_gemm.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
@@ -83,8 +84,10 @@ struct Context {
   bool first_wgrad =
       false;  ///< wgrad overwrites main gradients instead of adding: a step's first micro-batch
   Recomputation recompute = Recomputation::None;
-  bool repeatable = true;   ///< sums in one order in every run, also where another is faster
-  bool native_fp8 = false;  ///< FP8 products multiply the codes themselves; otherwise exact BF16 operands
+  bool repeatable = true;  ///< sums in one order in every run, also where another is faster
+  /// The formats whose codes products multiply as they are (recipe/product.h); otherwise exact BF16 operands.
+  /// On the host, where tensor cores are none, those ops decode: what a card multiplies, with its own sums.
+  NativeGemm native{};
   /// The step's numbers in the backend's memory. With it random keys read their step there and faulty
   /// operands are noted there (linear_fault says which) instead of being waited for.
   StepRecord* record = nullptr;

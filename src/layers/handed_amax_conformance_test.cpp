@@ -47,7 +47,7 @@ class Bench {
   View<bf16> x() const { return View<bf16>(x_.as<bf16>(), kT, kK); }
   View<bf16> dy() const { return View<bf16>(dy_.as<bf16>(), kT, kN); }
   const LinearInfo& info() const { return info_; }
-  bool native_fp8 = false;
+  NativeGemm native;
   bool records = false;
 
   /// Two steps, so that an amax of the step before is one that was handed; the gradients are the last one's.
@@ -89,7 +89,7 @@ class Bench {
             .sr_seed = 11,
             .weights_version = static_cast<std::uint64_t>(step),
             .first_wgrad = true,
-            .native_fp8 = native_fp8,
+            .native = native,
             .record = records ? record_.as<StepRecord>() : nullptr};
   }
   void fill(HostBuffer& buffer, std::int64_t count, std::uint64_t seed, float sigma) {
@@ -131,7 +131,7 @@ void on_every_backend(F&& f) {
     SCOPED_TRACE(name_of(kind));
     Bench bench(kind, host);
     f(bench);
-    bench.native_fp8 = true;
+    bench.native = {.fp8 = true, .fp4 = true, .mxfp8 = true};
     f(bench);
   }
   Device* const gpu = conformance::gpu();
@@ -139,7 +139,7 @@ void on_every_backend(F&& f) {
   SCOPED_TRACE("cuda");
   Bench bench(BackendKind::Cuda, *gpu);
   f(bench);
-  bench.native_fp8 = fp8_native(*gpu);
+  bench.native = native_gemm(*gpu);
   f(bench);
 }
 

@@ -8,12 +8,15 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/matmul_blocks.h"
+#include "ops/gemm/matmul_fp4.h"
 #include "ops/gemm/matmul_fp8.h"
+#include "ops/gemm/matmul_mxfp8.h"
 #include "ops/gemm/matmul_truncating.h"
 #include "ops/health/tensor_sums.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_pair.h"
 #include "ops/quantize/rotate.h"
+#include "ops/quantize/swizzle_scales.h"
 #include "quant/format_names.h"
 #include "quant/nvfp4.h"
 
@@ -30,26 +33,14 @@ constexpr std::int64_t kScaleAt = 4;
 constexpr std::int64_t kAttentionFault = 3;
 constexpr std::string_view kAttentionOperands[16] = {"q", "k", "v", "dout", "ds"};
 
-/// 2 where the planted fault has the block scales of one operand read one binade too large.
+/// What the planted fault multiplies a product by: block scales one binade too large.
 float planted_scale(const Recipe& recipe, const GemmRecipe& gemm, const LinearInfo& linear) {
-  const bool planted = !recipe.scale_binade_layers.empty() && is_quantized(gemm.a.format) &&
-                       glob_match(recipe.scale_binade_layers, linear.name);
-  return planted ? 2.0f : 1.0f;
+  return reads_planted_scales(recipe, gemm, linear) ? 2.0f : 1.0f;
 }
 
 ConstRealView oriented(ConstRealView source, bool transpose) {
   return transpose ? source.transposed() : source;
 }
-
-/// Whether the sums are those of Blackwell's FP4 pipe.
-bool is_truncating(const Context& ctx, const GemmRecipe& recipe) {
-  const Format format = recipe.a.format;
-  return ctx.recipe.accumulate == Accumulation::Truncating && recipe.b.format == format &&
-         (format == Format::Nvfp4 || format == Format::Mxfp4);
-}
-
-/// Whether the operand's scales are FP32 ones a block, which lie beside its elements.
-bool has_block_scales(const QuantSpec& spec) { return spec.format == Format::Fp8BlockFp32E4M3; }
 
 /// Whether b of this GEMM is made of the forward copy (GemmRecipe::requantize).
 bool is_requantized(const ResolvedLinear& plan, Gemm gemm) {
@@ -58,25 +49,15 @@ bool is_requantized(const ResolvedLinear& plan, Gemm gemm) {
   return is_quantized(plan.spec(Gemm::Fprop, gemm == Gemm::Dgrad ? Operand::B : Operand::A).format);
 }
 
-/// Whether this GEMM takes the mean over tokens out of x and dy (GemmRecipe::centre): where those of its
-/// operands that have tokens are quantised.
-bool is_centred(const GemmRecipe& recipe, Gemm gemm) {
-  return recipe.centre && is_quantized(recipe.a.format) &&
-         (gemm != Gemm::Wgrad || is_quantized(recipe.b.format));
-}
-
 /// Whether the amax that the quantiser finds is that of the matrix as it lies, a NaN in it included.
 bool finds_amax_of_matrix(const QuantSpec& spec) {
   return is_quantized(spec.format) && spec.rotation == 0 && spec.tensor_scaling != TensorScaling::Row &&
          spec.non_finite == NonFinite::Detect;
 }
 
-/// Whether the stored codes themselves are multiplied: FP8 with one scale a tensor, on tensor cores that have
-/// it and add no bias, and FP4 whose sums are modelled.
-bool is_coded(const Context& ctx, const GemmRecipe& recipe, bool bias = false) {
-  if (is_truncating(ctx, recipe)) return true;
-  const auto is_fp8 = [](Format f) { return f == Format::Fp8E4M3 || f == Format::Fp8E5M2; };
-  return ctx.native_fp8 && !bias && is_fp8(recipe.a.format) && is_fp8(recipe.b.format);
+/// Bytes of a row of the elements: values, or where they are read themselves the codes.
+std::int64_t row_bytes(const QuantizedShape& shape, Product product) {
+  return reads_codes(product) ? shape.code_cols : shape.cols * static_cast<std::int64_t>(sizeof(bf16));
 }
 
 }  // namespace
@@ -106,7 +87,14 @@ std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linear
 }
 
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
-    : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {}
+    : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {
+  info_.bias = bias_.present();
+}
+
+Product Linear::product_of(const Context& ctx, const ResolvedLinear& plan, Gemm gemm,
+                           std::int64_t tokens) const {
+  return choose_product(ctx.recipe, info_, plan, gemm, tokens, ctx.native).product;
+}
 
 float* Linear::room_for_amax_of_x(const Context& ctx, Arena& arena) const {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
@@ -142,9 +130,9 @@ void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
   }
   const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_in},
       w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
-  const bool coded = is_coded(ctx, plan.fprop, !bias.empty());
-  multiply(ctx, plan.fprop, prepare(ctx, x, coded), prepare_weight(ctx, plan, Gemm::Fprop, coded), y_TN, 0,
-           bias);
+  const Product product = product_of(ctx, plan, Gemm::Fprop, x_TK.size(0));
+  multiply(ctx, product, plan.fprop, prepare(ctx, x, product),
+           prepare_weight(ctx, plan, Gemm::Fprop, product), y_TN, 0, bias);
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
 
@@ -163,12 +151,12 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
                     dgrad_centres ? WithAmax(dy_centred.matrix) : dy_TN},
       turned{Gemm::Wgrad, Operand::A, plan.wgrad.a, wgrad_centres ? WithAmax(dy_centred.matrix) : dy_TN,
              true};
-  const bool coded = is_coded(ctx, plan.dgrad, dgrad_centres);
-  const bool wgrad_coded = is_coded(ctx, plan.wgrad);
-  const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, coded, wgrad_coded);
+  const Product dgrad = product_of(ctx, plan, Gemm::Dgrad, dy_TN.size(0)),
+                wgrad = product_of(ctx, plan, Gemm::Wgrad, dy_TN.size(0));
+  const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, dgrad, wgrad);
   View<const float> dx_bias;
   if (dgrad_centres) dx_bias = mean_product(ctx, dy_centred, weight_.compute.transposed());
-  multiply(ctx, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, coded), dx_TK, 0, dx_bias);
+  multiply(ctx, dgrad, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, dgrad), dx_TK, 0, dx_bias);
   if (ctx.observer != nullptr) {
     observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
             {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
@@ -181,7 +169,7 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
     x_in = x_centred.matrix;
   }
   const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true, wgrad_centres ? x_in : x_TK};
-  multiply(ctx, plan.wgrad, dy_turned, prepare(ctx, x, wgrad_coded), weight_.grad, ctx.first_wgrad ? 0 : 1);
+  multiply(ctx, wgrad, plan.wgrad, dy_turned, prepare(ctx, x, wgrad), weight_.grad, ctx.first_wgrad ? 0 : 1);
   if (wgrad_centres) add_mean_products(ctx, ones, dy_TN, dy_centred, x_centred, weight_.grad);
   observe(ctx, Gemm::Wgrad, plan.wgrad, turned, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
@@ -208,17 +196,19 @@ QuantizedShape Linear::Source::shape() const {
   return quantized_shape(for_quantiser(spec), matrix.size(0), matrix.size(1), transpose);
 }
 
-Linear::Place Linear::take_place(Arena& arena, const Source& s, bool coded) {
+Linear::Place Linear::take_place(Arena& arena, const Source& s, Product product) {
   // A rotation pads the reduction axis of both operands alike.
   const QuantizedShape shape = s.shape();
-  const std::int64_t rows = shape.rows;
-  const bool scaled = has_block_scales(s.spec);
+  const bool coded = reads_codes(product);
   Place place;
-  if (coded || scaled) place.codes = arena.take<std::uint8_t>(rows, shape.code_cols);
-  if ((coded || scaled) && shape.scale_cols > 0)
-    place.scales = arena.take<std::uint8_t>(rows, shape.scale_cols);
-  if (!coded) place.values = arena.take<bf16>(rows, shape.cols);
-  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(rows);
+  if (coded || product == Product::ExactBlocks) {
+    place.codes = arena.take<std::uint8_t>(shape.rows, shape.code_cols);
+    if (shape.scale_cols > 0) place.scales = arena.take<std::uint8_t>(shape.rows, shape.scale_cols);
+  }
+  if (reads_swizzled_scales(product))
+    place.swizzled = arena.take<std::uint8_t>(swizzled_size(shape.rows, shape.scale_cols));
+  if (!coded) place.values = arena.take<bf16>(shape.rows, shape.cols);
+  if (s.spec.tensor_scaling == TensorScaling::Row) place.row_amax = arena.take<float>(shape.rows);
   place.numbers = arena.take<float>(kScaleAt + 1).data();
   return place;
 }
@@ -241,7 +231,7 @@ Linear::Ready Linear::Place::ready() const {
           .scale = numbers + kScaleAt,
           .row_scale = row_amax,
           .codes = values.empty() ? codes : View<std::uint8_t>{},
-          .scales = scales};
+          .scales = swizzled.empty() ? scales : swizzled};
 }
 
 void Linear::require_finite(Context& ctx, const Source& s, const float* amax) const {
@@ -277,12 +267,17 @@ void Linear::quantize_into(Context& ctx, const Source& s, const Place& place) co
   q.scales = place.scales;
   q.row_amax = place.row_amax;
   quantize(ctx.stream, q);
+  swizzle(ctx.stream, place);
   require_finite(ctx, s, place.numbers);
 }
 
-Linear::Ready Linear::prepare(Context& ctx, const Source& s, bool coded) const {
+void Linear::swizzle(Stream& stream, const Place& place) {
+  if (!place.swizzled.empty()) swizzle_scales(stream, {.scales_RB = place.scales, .out = place.swizzled});
+}
+
+Linear::Ready Linear::prepare(Context& ctx, const Source& s, Product product) const {
   if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
-  const Place place = take_place(ctx.stream.scratch(), s, coded);
+  const Place place = take_place(ctx.stream.scratch(), s, product);
   quantize_into(ctx, s, place);
   return place.ready();
 }
@@ -290,19 +285,19 @@ Linear::Ready Linear::prepare(Context& ctx, const Source& s, bool coded) const {
 /// The row copy of dy for dgrad and its transposed copy for wgrad: in one reading of dy where both are
 /// quantised.
 std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, const Source& rows,
-                                                                 const Source& turned, bool rows_coded,
-                                                                 bool turned_coded) const {
+                                                                 const Source& turned, Product rows_product,
+                                                                 Product turned_product) const {
   const ConstRealView dy_TN = rows.matrix;
   const auto alone = [](const Source& s) {
     return !is_quantized(s.spec.format) || has_amax_rule(s.spec.tensor_scaling) || has_block_scales(s.spec);
   };
   if (alone(rows) || alone(turned) || rows.matrix.data() != turned.matrix.data()) {
-    const Ready first = prepare(ctx, rows, rows_coded);
-    return {first, prepare(ctx, turned, turned_coded)};
+    const Ready first = prepare(ctx, rows, rows_product);
+    return {first, prepare(ctx, turned, turned_product)};
   }
   Arena& scratch = ctx.stream.scratch();
-  const Place row_place = take_place(scratch, rows, rows_coded);
-  const Place turned_place = take_place(scratch, turned, turned_coded);
+  const Place row_place = take_place(scratch, rows, rows_product);
+  const Place turned_place = take_place(scratch, turned, turned_product);
   const auto copy = [&](const Source& s, const Place& place) -> QuantizePair::Copy {
     return {.spec = s.spec,
             .random = random_key(ctx, s.gemm, s.operand, dy_TN.size(1)),
@@ -319,22 +314,41 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
                              .rows = copy(rows, row_place),
                              .transposed = copy(turned, turned_place),
                              .fault = ctx.record ? &ctx.record->fault : nullptr});
+  swizzle(ctx.stream, row_place);
+  swizzle(ctx.stream, turned_place);
   require_finite(ctx, rows, row_place.numbers);
   require_finite(ctx, turned, turned_place.numbers);
   return {row_place.ready(), turned_place.ready()};
 }
 
-/// Room for scales, and for the codes that are written with them.
-void Linear::WeightCache::take_scales(Device& device, const QuantSpec& of, ConstRealView w_NK, bool transpose,
-                                      Place& place) {
-  const QuantizedShape shape = quantized_shape(for_quantiser(of), w_NK.size(0), w_NK.size(1), transpose);
-  const auto room = [&](Buffer& buffer, std::int64_t columns) {
-    const auto bytes = static_cast<std::size_t>(shape.rows * columns);
-    if (buffer.bytes() < bytes) buffer = Buffer(device, bytes);
-    return View<std::uint8_t>(buffer.as<std::uint8_t>(), shape.rows, columns);
+Linear::Place Linear::WeightCache::take_place(Device& device, const QuantSpec& of,
+                                              const QuantizedShape& shape, Product read_by) {
+  const auto room = [&](Buffer& buffer, std::int64_t bytes) {
+    if (buffer.bytes() >= static_cast<std::size_t>(bytes)) return buffer.as<std::uint8_t>();
+    buffer = Buffer(device, static_cast<std::size_t>(bytes));
+    filled = false;
+    return buffer.as<std::uint8_t>();
   };
-  if (shape.scale_cols > 0) place.scales = room(scales, shape.scale_cols);
-  if (place.codes.empty()) place.codes = room(codes, shape.code_cols);
+  const std::int64_t rows = shape.rows;
+  std::uint8_t* const bytes = room(elements, rows * row_bytes(shape, read_by));
+  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  Place place;
+  place.numbers = reinterpret_cast<float*>(room(numbers, (kScaleAt + 1) * kFloat));
+  if (reads_codes(read_by))
+    place.codes = View<std::uint8_t>(bytes, rows, shape.code_cols);
+  else
+    place.values = View<bf16>(reinterpret_cast<bf16*>(bytes), rows, shape.cols);
+  if (of.tensor_scaling == TensorScaling::Row)
+    place.row_amax = View<float>(reinterpret_cast<float*>(room(row_amax, rows * kFloat)), rows);
+  if (reads_swizzled_scales(read_by)) {
+    const std::int64_t size = swizzled_size(rows, shape.scale_cols);
+    place.swizzled = View<std::uint8_t>(room(scales, size), size);
+  } else if ((reads_codes(read_by) || read_by == Product::ExactBlocks) && shape.scale_cols > 0) {
+    place.scales = View<std::uint8_t>(room(scales, rows * shape.scale_cols), rows, shape.scale_cols);
+  }
+  if (read_by == Product::ExactBlocks)  // a quantiser writes scales and codes together
+    place.codes = View<std::uint8_t>(room(codes, rows * shape.code_cols), rows, shape.code_cols);
+  return place;
 }
 
 View<float> Linear::decoded(Context& ctx, const Source& s) const {
@@ -362,114 +376,118 @@ WithAmax Linear::backward_source(Context& ctx, const ResolvedLinear& plan, Gemm 
   return View<const float>(decoded(ctx, {Gemm::Fprop, operand, plan.spec(Gemm::Fprop, operand), matrix}));
 }
 
-Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, bool coded) {
+Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, Product product) {
   const ConstRealView w_NK = weight_.compute;
   const QuantSpec& spec = plan.gemm(gemm).b;
   const bool transpose = gemm == Gemm::Dgrad;
   if (!is_quantized(spec.format)) return {oriented(w_NK, transpose)};
-  // A square tile's codes and scales are those of its transpose; codes themselves are not read transposed.
-  const bool shared = !coded && spec.tile == Tile::Square && !is_stochastic(spec.rounding) &&
-                      spec.rotation == 0 && spec.tensor_scaling != TensorScaling::Row &&
-                      !has_block_scales(spec);
+  // A square tile's codes and scales are those of its transpose. Codes themselves are not read transposed,
+  // and where fprop reads them its copy has no values.
+  const bool shared = !reads_codes(product) && !(row_copy_.filled && reads_codes(row_copy_.product)) &&
+                      spec.tile == Tile::Square && !is_stochastic(spec.rounding) && spec.rotation == 0 &&
+                      spec.tensor_scaling != TensorScaling::Row && !has_block_scales(spec);
   const bool own_transpose = transpose && !shared;
   WeightCache& cache = own_transpose ? transposed_copy_ : row_copy_;
   const QuantizedShape shape =
       quantized_shape(for_quantiser(spec), w_NK.size(0), w_NK.size(1), own_transpose);
-  const std::int64_t rows = shape.rows, cols = shape.cols;
-  if (cache.capacity < rows * cols) {
-    cache.capacity = rows * cols;
-    cache.filled = false;
-    cache.elements = Buffer(*device_, static_cast<std::size_t>(rows * cols) * sizeof(bf16));
-    cache.row_amax = Buffer(*device_, static_cast<std::size_t>(rows) * sizeof(float));
-    cache.numbers = Buffer(*device_, (kScaleAt + 1) * sizeof(float));
-  }
-  Place place{.numbers = cache.numbers.as<float>()};
-  if (coded)
-    place.codes = View<std::uint8_t>(cache.elements.as<std::uint8_t>(), rows,
-                                     nibble::info(spec.format).element_bits == 4 ? (cols + 1) / 2 : cols);
-  else
-    place.values = View<bf16>(cache.elements.as<bf16>(), rows, cols);
-  if (spec.tensor_scaling == TensorScaling::Row)
-    place.row_amax = View<float>(cache.row_amax.as<float>(), rows);
-  if (coded || has_block_scales(spec)) cache.take_scales(*device_, spec, w_NK, own_transpose, place);
+  Place place = cache.take_place(*device_, spec, shape, product);
   const QuantSpec source = is_requantized(plan, gemm) ? plan.fprop.b : QuantSpec{};
   const bool same_signs =
       spec.rotation == 0 || spec.signs != RotationSigns::Redrawn || cache.step == ctx.step;
   if (!cache.filled || cache.version != ctx.weights_version || !same_signs || cache.spec != spec ||
-      cache.source != source || cache.coded != coded) {
-    const ArenaScope scope(ctx.stream.scratch());
+      cache.source != source || cache.product != product) {
+    Arena& scratch = ctx.stream.scratch();
+    const ArenaScope scope(scratch);
     const ConstRealView from_NK = backward_source(ctx, plan, gemm, w_NK);
+    if (!place.swizzled.empty()) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
     quantize_into(ctx, {gemm, Operand::B, spec, from_NK, own_transpose}, place);
     cache.filled = true;
     cache.version = ctx.weights_version;
     cache.step = ctx.step;
     cache.spec = spec;
     cache.source = source;
-    cache.coded = coded;
+    cache.product = product;
   }
   Ready ready = place.ready();
-  if (!coded) ready.matrix = oriented(place.values, transpose && shared);
+  if (!reads_codes(product)) ready.matrix = oriented(place.values, transpose && shared);
   return ready;
 }
 
-/// Products of operands with scales along the summed axis that are not in their elements; false: it is none.
-bool Linear::multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b,
-                             RealView out, float beta, View<const float> bias) const {
-  if (a.scales.empty()) return false;
+void Linear::multiply(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
+                      RealView out, float beta, View<const float> bias) const {
+  switch (product) {
+    case Product::Exact:
+    case Product::ExactBlocks:
+      return multiply_exact(ctx, product, recipe, a, b, out, beta, bias);
+    case Product::Truncating:
+      return matmul_truncating(ctx.stream,
+                               {.format = recipe.a.format,
+                                .a_codes = a.codes,
+                                .b_codes = b.codes,
+                                .a_scales = a.scales,
+                                .b_scales = b.scales,
+                                .c_MN = out,
+                                .a_scale = a.scale,
+                                .b_scale = b.scale,
+                                .inverse_range = planted_scale(ctx.recipe, recipe, info_) *
+                                                 gemm_inverse_range(recipe.a.format, recipe.b.format),
+                                .beta = beta,
+                                .bias_N = bias,
+                                .a_row_scale_M = a.row_scale,
+                                .b_row_scale_N = b.row_scale});
+    case Product::Fp8:
+      return matmul_fp8(ctx.stream, {.a_MK = a.codes,
+                                     .b_NK = b.codes,
+                                     .a_format = recipe.a.format,
+                                     .b_format = recipe.b.format,
+                                     .a_scale = a.scale,
+                                     .b_scale = b.scale,
+                                     .c_MN = out,
+                                     .beta = beta});
+    case Product::Fp4:
+      return matmul_fp4(ctx.stream, {.a_codes = a.codes,
+                                     .b_codes = b.codes,
+                                     .a_scales = a.scales,
+                                     .b_scales = b.scales,
+                                     .a_amax = a.scale,
+                                     .b_amax = b.scale,
+                                     .c_MN = out,
+                                     .beta = beta});
+    case Product::Mxfp8:
+      return matmul_mxfp8(ctx.stream, {.a_codes = a.codes,
+                                       .b_codes = b.codes,
+                                       .a_scales = a.scales,
+                                       .b_scales = b.scales,
+                                       .a_format = recipe.a.format,
+                                       .b_format = recipe.b.format,
+                                       .c_MN = out,
+                                       .beta = beta});
+  }
+}
+
+void Linear::multiply_exact(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a,
+                            const Ready& b, RealView out, float beta, View<const float> bias) const {
   const float planted = planted_scale(ctx.recipe, recipe, info_);
-  if (a.codes.empty()) {
+  if (product == Product::ExactBlocks) {
     const auto scales = [](const Ready& x) {
       return View<const float>(reinterpret_cast<const float*>(x.scales.data()),
                                Layout::contiguous(x.scales.size(0), x.scales.size(1) / 4));
     };
-    matmul_blocks(ctx.stream, {.a_MK = a.matrix.as<bf16>(),
-                               .b_NK = b.matrix.as<bf16>(),
-                               .a_scale_MI = scales(a),
-                               .b_scale_NI = scales(b),
-                               .c_MN = out,
-                               .factor = planted,
-                               .beta = beta,
-                               .bias_N = bias});
-    return true;
-  }
-  matmul_truncating(ctx.stream,
-                    {.format = recipe.a.format,
-                     .a_codes = a.codes,
-                     .b_codes = b.codes,
-                     .a_scales = a.scales,
-                     .b_scales = b.scales,
-                     .c_MN = out,
-                     .a_scale = a.scale,
-                     .b_scale = b.scale,
-                     .inverse_range = planted * gemm_inverse_range(recipe.a.format, recipe.b.format),
-                     .beta = beta,
-                     .bias_N = bias,
-                     .a_row_scale_M = a.row_scale,
-                     .b_row_scale_N = b.row_scale});
-  return true;
-}
-
-void Linear::multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
-                      float beta, View<const float> bias) const {
-  if (multiply_scaled(ctx, recipe, a, b, out, beta, bias)) return;
-  if (!a.codes.empty()) {
-    matmul_fp8(ctx.stream, {.a_MK = a.codes,
-                            .b_NK = b.codes,
-                            .a_format = recipe.a.format,
-                            .b_format = recipe.b.format,
-                            .a_scale = a.scale,
-                            .b_scale = b.scale,
-                            .c_MN = out,
-                            .beta = beta});
-    return;
+    return matmul_blocks(ctx.stream, {.a_MK = a.matrix.as<bf16>(),
+                                      .b_NK = b.matrix.as<bf16>(),
+                                      .a_scale_MI = scales(a),
+                                      .b_scale_NI = scales(b),
+                                      .c_MN = out,
+                                      .factor = planted,
+                                      .beta = beta,
+                                      .bias_N = bias});
   }
   matmul(ctx.stream, {.a_MK = a.matrix,
                       .b_NK = b.matrix,
                       .c_MN = out,
                       .a_scale = a.scale,
                       .b_scale = b.scale,
-                      .inverse_range = planted_scale(ctx.recipe, recipe, info_) *
-                                       gemm_inverse_range(recipe.a.format, recipe.b.format),
+                      .inverse_range = planted * gemm_inverse_range(recipe.a.format, recipe.b.format),
                       .beta = beta,
                       .bias_N = bias,
                       .a_row_scale_M = a.row_scale,
@@ -495,7 +513,8 @@ void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const So
   some.matrix = a.matrix.rows(first, rows);
   if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(first, rows);
   if (!a.scales.empty()) some.scales = a.scales.rows(first, rows);
-  multiply(ctx, recipe, some, b, quantized, 0);
+  multiply_exact(ctx, has_block_scales(recipe.a) ? Product::ExactBlocks : Product::Exact, recipe, some, b,
+                 quantized, 0, {});
   matmul(ctx.stream, {.a_MK = a_exact.rows(first, rows),
                       .b_NK = oriented(b_source.exact(), b_source.transpose),
                       .c_MN = exact});

@@ -12,6 +12,7 @@
 #include "layers/with_amax.h"
 #include "numeric/random_key.h"
 #include "ops/quantize/quantize.h"
+#include "recipe/product.h"
 
 namespace nibble {
 
@@ -20,15 +21,17 @@ namespace nibble {
 ///   dgrad  dx = Q(dy)   Q(w^T)^T    [T, K], leaves in the activations' type
 ///   wgrad  dw += Q(dy^T) Q(x^T)^T   [N, K], added in FP32 into the main gradient
 /// Each operand is quantised along the reduction axis as `resolve()` says for this layer, GEMM, operand and
-/// step. In a base format (BF16, FP32) Q is the identity and the transposes are views. The bias gradient is
-/// the plain sum of the unquantised dy.
+/// step, and multiplied as `choose_product()` says: as exact BF16 numbers, or where ctx.native has the format
+/// as they are stored. In a base format (BF16, FP32) Q is the identity and the transposes are views. The bias
+/// gradient is the plain sum of the unquantised dy.
 ///
 /// An operand's amax is taken from whoever wrote the operand where that is the number that the quantiser
 /// would find, and a pass over the operand is saved: where it is quantised as it lies (not rotated, centred
 /// or made of a forward copy), under the amax of the whole tensor, and a NaN counts.
 ///
 /// The weight is quantised once a weights_version. A 16x16-tiled weight serves dgrad as a transposed view,
-/// since both orientations share codes and scales.
+/// since both orientations share codes and scales; codes that are multiplied have a transposed copy of their
+/// own. What an observer is told is of exact BF16 operands, however the step multiplies.
 ///
 /// A NaN or an infinity in an operand is found before the cast hides it: it is noted in ctx.record, or
 /// without one  Throws  Error{NonFinite} with step, layer, GEMM and operand
@@ -54,27 +57,30 @@ class Linear {
     ConstRealView matrix;
     const float* scale = nullptr;
     View<const float> row_scale;
-    View<const std::uint8_t> codes, scales;  ///< scales: of FP4 codes, or FP32 ones a block beside the matrix
+    View<const std::uint8_t> codes,
+        scales;  ///< scales: of the codes, as the product reads them, or FP32 ones beside the matrix
   };
   /// Memory for one operand's quantised form.
   struct Place {
     View<bf16> values;
     View<std::uint8_t> codes, scales;
+    View<std::uint8_t> swizzled;  ///< the scales as tensor cores read them; empty: nobody does
     View<float> row_amax;
     float* numbers = nullptr;  ///< amax, scale
     Ready ready() const;
   };
   /// A quantised weight kept across micro-batches.
   struct WeightCache {
-    Buffer elements, row_amax, numbers;
-    std::int64_t capacity = 0;  ///< elements that there is room for
+    Buffer elements, scales, codes;  ///< `codes`: beside values that are not read without them
+    Buffer row_amax, numbers;
     std::uint64_t version = 0;
     std::int64_t step = 0;   ///< that redrawn signs belong to
     QuantSpec spec, source;  ///< `source`: of the forward copy that it is made of; BF16: of the weight itself
-    bool coded = false, filled = false;
-    Buffer codes, scales;  ///< where a product reads scales beside the elements
+    Product product = Product::Exact;
+    bool filled = false;
 
-    void take_scales(Device& device, const QuantSpec& spec, ConstRealView w_NK, bool transpose, Place& place);
+    /// Room for what `product` reads of the copy. It is not filled any more where room had to be made.
+    Place take_place(Device& device, const QuantSpec& spec, const QuantizedShape& shape, Product product);
   };
   /// One operand of one GEMM, before it is quantised.
   struct Source {
@@ -91,21 +97,23 @@ class Linear {
   };
 
   /// What the product reads; and every output that the format has, `values` where wanted.
-  static Place take_place(Arena& arena, const Source& source, bool coded);
+  static Place take_place(Arena& arena, const Source& source, Product product);
   static Place take_all(Arena& arena, const Source& source, bool values);
-  Ready prepare(Context& ctx, const Source& source, bool coded) const;
+  Product product_of(const Context& ctx, const ResolvedLinear& plan, Gemm gemm, std::int64_t tokens) const;
+  Ready prepare(Context& ctx, const Source& source, Product product) const;
   std::pair<Ready, Ready> prepare_gradient(Context& ctx, const Source& rows, const Source& turned,
-                                           bool rows_coded, bool turned_coded) const;
-  Ready prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, bool coded);
+                                           Product rows_product, Product turned_product) const;
+  Ready prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, Product product);
   /// The source of b of a backward GEMM: x or w itself, or under `requantize` the forward copy, decoded.
   WithAmax backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm, WithAmax matrix) const;
   View<float> decoded(Context& ctx, const Source& source) const;
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
+  static void swizzle(Stream& stream, const Place& place);
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
-  void multiply(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
-                float beta, View<const float> bias = {}) const;
-  bool multiply_scaled(Context& ctx, const GemmRecipe& recipe, const Ready& a, const Ready& b, RealView out,
-                       float beta, View<const float> bias) const;
+  void multiply(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
+                RealView out, float beta, View<const float> bias = {}) const;
+  void multiply_exact(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
+                      RealView out, float beta, View<const float> bias) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
                const Source& b_source);
   Ready observe_operand(Context& ctx, const Source& source, bool needed) const;

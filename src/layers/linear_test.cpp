@@ -87,7 +87,7 @@ TEST(Linear, ABiasIsAddedWhereCodesAreMultipliedToo) {
   f.run(f.context());
   const std::vector<bf16> emulated = f.y;
   Context native = f.context();
-  native.native_fp8 = true;
+  native.native = {.fp8 = true};
   f.run(native);
   for (std::size_t i = 0; i < emulated.size(); ++i)
     EXPECT_NEAR(f.y[i].value(), emulated[i].value(), 0.01f * std::abs(emulated[i].value()) + 0.01f) << i;

@@ -120,9 +120,13 @@ std::string header(const ReportData& d) {
   const ArmSeries* cand = find_arm(d, "candidate");
   std::string how;
   if (cand != nullptr) {
-    how = fmt::format(
-        " · {} backend{}", escaped(cand->header.backend),
-        cand->header.emulated ? ", 4-bit GEMMs emulated exactly, sums " + cand->header.accumulate : "");
+    const HeaderEvent& h = cand->header;
+    how = " · " + escaped(h.backend) + " backend";
+    if (!h.products.empty())
+      how += ", " + escaped(h.products);
+    else if (h.emulated)  // logs of before products were counted
+      how += ", quantised GEMMs emulated exactly";
+    if (h.emulated) how += ", sums " + escaped(h.accumulate);
   }
   const std::string banner = change_banner(d);
   return (banner.empty() ? "" : "<div class='alarm fault'><b>" + escaped(banner) + "</b></div>") +

@@ -32,7 +32,8 @@ struct HeaderEvent {
   std::int64_t parameters = 0;
   std::int64_t warmup_steps = 0;
   std::int64_t decay_start = 0;     ///< first step of the learning rate's decay; == steps without one
-  bool emulated = false;            ///< 4-bit formats computed by quantise-then-BF16
+  bool emulated = false;            ///< some quantised product is not of the stored codes on tensor cores
+  std::string products;             ///< how the quantised GEMMs of step 0 are multiplied, and why so
   std::string accumulate = "fp32";  ///< sums of FP4 products: fp32, or truncating
 };
 

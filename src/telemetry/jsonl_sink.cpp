@@ -96,7 +96,7 @@ std::string json_line(const HeaderEvent& e) {
   line.add("seed", fmt::format("{}", e.seed)).add("sr_seed", fmt::format("{}", e.sr_seed));
   line.add("steps", e.steps).add("tokens_per_step", e.tokens_per_step).add("parameters", e.parameters);
   line.add("warmup_steps", e.warmup_steps).add("decay_start", e.decay_start).add("emulated", e.emulated);
-  line.add("accumulate", e.accumulate);
+  line.add("accumulate", e.accumulate).add("products", e.products);
   return line.str();
 }
 

@@ -125,6 +125,12 @@ void check_identity(const CheckpointState& state, const std::map<std::string, st
     if (had != value)
       differences += fmt::format("\n  {}: the checkpoint has {}, this run {}", key, had, value);
   }
+  const auto native = state.identity.find(kNativeIdentity);
+  if (native != state.identity.end() && !identity.contains(kNativeIdentity))
+    differences += fmt::format(
+        "\n  {}: the checkpoint has {}, this run nothing: its device, precision.native_fp4 or "
+        "precision.native_mxfp8 is another",
+        kNativeIdentity, native->second);
   check_usage(differences.empty(),
               "{} belongs to another run:{}\nuse another run name, or the configuration that wrote it",
               directory.string(), differences);

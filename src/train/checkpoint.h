@@ -49,6 +49,10 @@ CheckpointState load_checkpoint(const std::filesystem::path& directory, Learner&
 /// state.json alone.
 CheckpointState read_checkpoint_state(const std::filesystem::path& directory);
 
+/// The entry of an identity that lists which block formats' codes the run multiplies as they are; without it,
+/// none: exact BF16 operands.
+inline constexpr const char* kNativeIdentity = "native";
+
 /// Throws Error{Usage} listing what differs between the checkpoint's identity and this run's.
 void check_identity(const CheckpointState& state, const std::map<std::string, std::string>& identity,
                     const std::filesystem::path& directory);

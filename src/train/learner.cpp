@@ -73,7 +73,7 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
   if (needs_amax_state(config_.recipe))
     amaxes_ = std::make_unique<AmaxState>(device(), std::ssize(linears_), history_of(config_.recipe),
                                           config_.recipe.amax_margin);
-  native_fp8_ = config_.native_fp8 && fp8_native(device());
+  native_ = config_.decode_codes ? config_.native : common(config_.native, native_gemm(device()));
   model_.inject_nan_at(config_.inject_nan_step);
   params_.initialise(config_.seed);
   params_.refresh_copies(stream_);
@@ -102,7 +102,7 @@ Context Learner::context(std::int64_t first_token) {
           .weights_version = weights_version_,
           .recompute = config_.recompute,
           .repeatable = config_.repeatable,
-          .native_fp8 = native_fp8_,
+          .native = native_,
           .record = record(),
           .amaxes = amaxes_.get()};
 }

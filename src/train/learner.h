@@ -14,6 +14,7 @@
 #include "models/param_store.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "quant/native_gemm.h"
 #include "recipe/recipe.h"
 #include "recipe/resolve.h"
 
@@ -34,9 +35,12 @@ struct LearnerConfig {
   /// Record the step once and issue the record again, where the device can (a CUDA graph). The same bits
   /// either way.
   bool record_steps = true;
-  /// FP8 products multiply the codes themselves where the device can; false: exact BF16 operands, as every
-  /// other format's. The two differ in how sums are accumulated.
-  bool native_fp8 = true;
+  /// The formats whose products multiply the codes themselves where the device can; the others have exact
+  /// BF16 operands. The two differ in how sums are accumulated.
+  NativeGemm native{.fp8 = true, .fp4 = true, .mxfp8 = true};
+  /// For tests: the path of those formats also where the device cannot. On ref and cpu the codes are decoded,
+  /// on a card the product says what it lacks.
+  bool decode_codes = false;
   /// The same bits in every run. False: attention's backward pass on cuda may add in any order, which is
   /// faster.
   bool repeatable = true;
@@ -80,6 +84,8 @@ class Learner {
   const LearnerConfig& config() const { return config_; }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
+  /// The formats that this device multiplies as they are stored, of those that the configuration allows.
+  const NativeGemm& native() const { return native_; }
   Device& device() const { return stream_.device(); }
   std::int64_t steps_done() const { return steps_begun_ - in_flight_; }  ///< finished
   std::int64_t steps_begun() const { return steps_begun_; }
@@ -145,7 +151,7 @@ class Learner {
   std::array<Slot, kInFlight> slots_;
   std::unique_ptr<Recording> recording_;
   std::vector<ResolvedLinear> plan_;  ///< of the last step begun: its memory and library plans are there
-  bool native_fp8_ = false;
+  NativeGemm native_;
   bool warm_ = false;  ///< a step was computed
   std::int64_t steps_begun_ = 0;
   int in_flight_ = 0;

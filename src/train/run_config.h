@@ -10,6 +10,7 @@
 
 #include "models/registry.h"
 #include "models/spec.h"
+#include "quant/native_gemm.h"
 #include "recipe/recipe.h"
 #include "telemetry/alarms.h"
 
@@ -89,6 +90,7 @@ struct PrecisionSection {
   std::string recipe = "nvfp4";
   std::int64_t sr_seed = 1;
   bool native_fp8 = true;
+  std::optional<bool> native_fp4, native_mxfp8;  ///< unset: true
   std::optional<bool> weights_2d, rht, sr, sr_exact, sr_headroom;
   std::optional<std::int64_t> rht_size, sr_bits, bf16_first, bf16_last;
   std::optional<std::string> rht_signs;
@@ -101,6 +103,11 @@ struct PrecisionSection {
   std::optional<std::int64_t> amax_history, amax_margin;
   std::vector<OverrideSection> overrides;
   std::vector<SwitchSection> switches;
+
+  /// The formats whose codes may be multiplied as they are.
+  NativeGemm native() const {
+    return {.fp8 = native_fp8, .fp4 = native_fp4.value_or(true), .mxfp8 = native_mxfp8.value_or(true)};
+  }
   friend bool operator==(const PrecisionSection&, const PrecisionSection&) = default;
 };
 

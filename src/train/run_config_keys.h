@@ -10,9 +10,10 @@
 /// const RunConfig, so that one list reads and writes.
 namespace nibble::config {
 
-/// Whether a key changes what is computed.
-enum class Effect : bool { None, Maths };
-inline constexpr Effect kMaths = Effect::Maths, kNone = Effect::None;
+/// Whether a key changes what is computed. WhereSet: it does, and is part of a run's identity where it is set
+/// alone, since runs of before the key was there have none.
+enum class Effect : std::uint8_t { None, Maths, WhereSet };
+inline constexpr Effect kMaths = Effect::Maths, kWhereSet = Effect::WhereSet, kNone = Effect::None;
 
 template <class Fields, class V>
 void visit_model_fields(Fields& f, V& v) {
@@ -145,6 +146,9 @@ void visit_precision(C& c, V& v) {
   v("sr_seed", c.precision.sr_seed, kMaths, "of stochastic rounding, apart from training.seed");
   v("native_fp8", c.precision.native_fp8, kMaths,
     "multiply FP8 codes on tensor cores that have FP8; false: exact BF16 operands, as on the other backends");
+  v("native_fp4", c.precision.native_fp4, kWhereSet,
+    "multiply NVFP4 codes on tensor cores that have FP4 (unset: true); false: exact BF16 operands");
+  v("native_mxfp8", c.precision.native_mxfp8, kWhereSet, "likewise MXFP8 codes");
   v("weights_2d", c.precision.weights_2d, kMaths, "16x16 weight tiles");
   v("rht", c.precision.rht, kMaths,
     "random Hadamard transforms: those of the recipe, or of the wgrad operands; false: none");

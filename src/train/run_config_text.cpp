@@ -85,7 +85,8 @@ class MathsCollector {
   void section(const char* name, const char*) { section_ = name; }
   template <class T>
   void operator()(const char* name, const T& value, Effect effect, const char*) {
-    if (effect == Effect::Maths) values_[section_ + "." + name] = toml_text(value);
+    const std::string text = effect == Effect::None ? "" : toml_text(value);
+    if (effect == Effect::Maths || !text.empty()) values_[section_ + "." + name] = text;
   }
   template <class Entry>
   void tables(const char* name, const std::vector<Entry>& list, const char*) {
@@ -124,7 +125,7 @@ class KeyCollector {
   void operator()(const char* name, const T& value, Effect effect, const char* meaning) {
     const std::string text = toml_text(value);
     keys_.push_back({section_, name, type_name(value), text.empty() ? "unset" : text, meaning,
-                     effect == Effect::Maths, in_list_});
+                     effect != Effect::None, in_list_});
   }
   template <class Entry>
   void tables(const char* name, const std::vector<Entry>&, const char* meaning) {

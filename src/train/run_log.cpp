@@ -53,6 +53,7 @@ HeaderEvent header_from(const Json& j) {
   h.steps = j.at("steps"), h.tokens_per_step = j.at("tokens_per_step"), h.parameters = j.at("parameters");
   h.warmup_steps = j.at("warmup_steps"), h.decay_start = j.at("decay_start"), h.emulated = j.at("emulated");
   h.accumulate = j.value("accumulate", "fp32");  // logs of before there was a choice
+  h.products = j.value("products", "");
   return h;
 }
 

@@ -7,6 +7,8 @@
 #include "io/file.h"
 #include "io/hash.h"
 #include "models/parameters.h"
+#include "recipe/product.h"
+#include "train/checkpoint.h"
 
 namespace nibble {
 namespace {
@@ -99,7 +101,7 @@ LearnerConfig RunSetup::learner(const Recipe& recipe, std::uint64_t seed, std::u
           .seed = seed,
           .sr_seed = sr_seed,
           .record_steps = c.training.record_steps,
-          .native_fp8 = c.precision.native_fp8,
+          .native = c.precision.native(),
           .repeatable = c.training.repeatable,
           .inject_nan_step = c.faults.inject_nan_step,
           .lost_micro_batches = c.faults.lost_micro_batches && quantizes(recipe)};
@@ -135,7 +137,12 @@ RunPlan RunSetup::plan(const Learner& learner, BackendKind backend) const {
   h.warmup_steps = l.schedule.warmup_steps;
   h.decay_start = l.schedule.decay_start();
   h.accumulate = l.recipe.accumulate == Accumulation::Truncating ? "truncating" : "fp32";
-  h.emulated = quantizes(l.recipe) || l.recipe.attention.quantizes();
+  const std::vector<LinearInfo> all = linears(l.model);
+  const std::int64_t tokens = l.micro_batch * l.sequence;
+  h.emulated = emulates(l.recipe, all, tokens, learner.native()) || l.recipe.attention.quantizes();
+  h.products = count_products(l.recipe, all, 0, tokens, learner.native()).text();
+  const std::string native = native_blocks(l.recipe, all, tokens, learner.native());
+  if (!native.empty()) plan.identity[kNativeIdentity] = native;
   return plan;
 }
 

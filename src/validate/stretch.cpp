@@ -82,6 +82,8 @@ std::map<std::string, std::string> expected_identity(const RunSetup& setup, cons
   // the contract of the first, whose training.seed is another.
   const bool later_pair = arm != point.state.identity.end() && arm->second.starts_with("pair_");
   if (setup.config().training.backend != point.own_backend || later_pair) identity.erase("config");
+  const auto native = point.state.identity.find(kNativeIdentity);
+  if (native != point.state.identity.end()) identity.insert(*native);
   return identity;
 }
 
@@ -138,6 +140,8 @@ RunConfig switched_config(const RunConfig& config, std::int64_t from, const Othe
     c.precision.recipe = other.recipe;
     c.precision.sr_seed = config.precision.sr_seed;
     c.precision.native_fp8 = config.precision.native_fp8;
+    c.precision.native_fp4 = config.precision.native_fp4;
+    c.precision.native_mxfp8 = config.precision.native_mxfp8;
     c.faults = FaultsSection{};
     c.faults.inject_nan_step = config.faults.inject_nan_step;
   } else {

@@ -44,10 +44,13 @@ GpuRates measure_gpu(Stream& stream);
 
 /// "NVIDIA H200, driver 580.65.06": what a report says of the card.
 std::string gpu_name();
+/// 90 of a Hopper. Throws Error{Runtime} where there is no card.
+int gpu_capability();
 
 /// Null in a build without the backend, where no stream of kind Cuda exists.
 inline constexpr auto kDescribeGpu = static_cast<Gpu (*)(Stream&)>(NIBBLE_CUDA(describe_gpu));
 inline constexpr auto kMeasureGpu = static_cast<GpuRates (*)(Stream&)>(NIBBLE_CUDA(measure_gpu));
+inline constexpr auto kGpuCapability = static_cast<int (*)()>(NIBBLE_CUDA(gpu_capability));
 inline constexpr auto kGpuName = static_cast<std::string (*)()>(NIBBLE_CUDA(gpu_name));
 
 }  // namespace cuda

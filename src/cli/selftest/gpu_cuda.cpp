@@ -103,6 +103,11 @@ GpuRates measure_gpu(Stream& stream) {
           .fp8_flops_per_s = rates.size() > 1 ? rates[1].flops_per_s() : 0};
 }
 
+int gpu_capability() {
+  const cudaDeviceProp card = properties_of_card();
+  return 10 * card.major + card.minor;
+}
+
 std::string gpu_name() {
   const std::string driver = driver_version();
   return fmt::format("{}, driver {}", properties_of_card().name, driver.empty() ? "unknown" : driver);

@@ -117,13 +117,17 @@ std::vector<GemmKind> gemm_kinds(const Gpu& gpu) {
   const std::string exact =
                         "code x block scale as BF16 (no rounding), native BF16 products, FP32 accumulation",
                     here = fmt::format("compute capability {}", gpu.capability());
-  // Training multiplies block formats as BF16 on every card; the product of the codes is there and tested.
-  const auto why = [&](bool native, const char* product, const char* op) {
-    return native ? fmt::format(
-                        "; {} multiplies {} natively: {} is compiled, not run on such a card by this "
-                        "project (self-test \"coded products\"), and not used by training",
-                        here, product, op)
-                  : fmt::format("; {} has no {} products (from 10.0)", here, product);
+  const auto blocks = [&](bool native, std::string name, const char* product, const char* op,
+                          const char* tail) -> GemmKind {
+    if (native)
+      return {std::move(name), "native",
+              fmt::format("the codes themselves, by {}, which is compiled and tested against its emulation, "
+                          "and not run on such a card by this project (self-test \"coded products\"); "
+                          "explain says which GEMMs of a step are not; precision.native_{} = false: as BF16, "
+                          "exactly",
+                          op, std::string_view(op).substr(std::string_view("matmul_").size()))};
+    return {std::move(name), "emulated-exact",
+            fmt::format("{}{}; {} has no {} products (from 10.0)", exact, tail, here, product)};
   };
   const auto fp8 = [&]() -> GemmKind {
     if (gpu.native.fp8)
@@ -139,10 +143,9 @@ std::vector<GemmKind> gemm_kinds(const Gpu& gpu) {
   return {
       {"fp32", "native", "FP32 operands and accumulation, never TF32"},
       {"bf16", "native", "BF16 operands, FP32 accumulation"},
-      {"nvfp4", "emulated-exact",
-       exact + ", tensor scales on the result" + why(gpu.native.fp4, "NVFP4", "matmul_fp4")},
+      blocks(gpu.native.fp4, "nvfp4", "NVFP4", "matmul_fp4", ", tensor scales on the result"),
       {"mxfp4", "emulated-exact", exact},
-      {"mxfp8", "emulated-exact", exact + why(gpu.native.mxfp8, "MXFP8", "matmul_mxfp8")},
+      blocks(gpu.native.mxfp8, "mxfp8", "MXFP8", "matmul_mxfp8", ""),
       fp8(),
   };
 }

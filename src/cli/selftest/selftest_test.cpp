@@ -85,12 +85,15 @@ TEST(Machine, SaysWhatACardMultipliesItselfAndWhy) {
   EXPECT_EQ(ampere.at("fp8").how, "emulated-exact");
   EXPECT_NE(ampere.at("fp8").detail.find("8.0 has no FP8"), std::string::npos) << ampere.at("fp8").detail;
   EXPECT_EQ(hopper.at("fp8").how, "native");
+  EXPECT_NE(blackwell.at("nvfp4").detail.find("precision.native_fp4"), std::string::npos);
+  EXPECT_NE(blackwell.at("mxfp8").detail.find("precision.native_mxfp8"), std::string::npos);
+  EXPECT_EQ(blackwell.at("mxfp4").how, "emulated-exact") << "there is no product of such codes";
   for (const char* kind : {"nvfp4", "mxfp8"}) {
     EXPECT_NE(hopper.at(kind).detail.find("9.0 has no"), std::string::npos) << hopper.at(kind).detail;
     EXPECT_NE(blackwell.at(kind).detail.find("not run on such a card"), std::string::npos)
         << blackwell.at(kind).detail;
-    // What training does is what is said, whatever the card could do.
-    EXPECT_EQ(blackwell.at(kind).how, "emulated-exact");
+    EXPECT_EQ(hopper.at(kind).how, "emulated-exact");
+    EXPECT_EQ(blackwell.at(kind).how, "native");
   }
 }
 

@@ -13,7 +13,7 @@ namespace nibble {
 /// codes    U8 [rows, K/2], element 2i in the low half of byte i; rows contiguous
 /// scales   E4M3 in the 128 x 4 swizzle of quant/swizzle.h: swizzle_padded_rows(rows) *
 ///          swizzle_padded_columns(K/16) bytes, contiguous, padding zero
-/// amax     one FP32 number a tensor, in the backend's memory
+/// amax     one FP32 number a tensor, in the backend's memory: what Quantize writes as `scale`
 ///
 /// M and N are multiples of 16, K of 32; addresses and row strides multiples of 16 bytes.
 ///
