@@ -131,7 +131,7 @@ void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
   const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_in},
       w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
   const Product product = product_of(ctx, plan, Gemm::Fprop, x_TK.size(0));
-  multiply(ctx, product, plan.fprop, prepare(ctx, x, product),
+  multiply(ctx, product, Gemm::Fprop, plan.fprop, prepare(ctx, x, product),
            prepare_weight(ctx, plan, Gemm::Fprop, product), y_TN, 0, bias);
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
@@ -156,7 +156,8 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
   const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, dgrad, wgrad);
   View<const float> dx_bias;
   if (dgrad_centres) dx_bias = mean_product(ctx, dy_centred, weight_.compute.transposed());
-  multiply(ctx, dgrad, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, dgrad), dx_TK, 0, dx_bias);
+  multiply(ctx, dgrad, Gemm::Dgrad, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, dgrad), dx_TK, 0,
+           dx_bias);
   if (ctx.observer != nullptr) {
     observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
             {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
@@ -169,7 +170,8 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
     x_in = x_centred.matrix;
   }
   const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true, wgrad_centres ? x_in : x_TK};
-  multiply(ctx, wgrad, plan.wgrad, dy_turned, prepare(ctx, x, wgrad), weight_.grad, ctx.first_wgrad ? 0 : 1);
+  multiply(ctx, wgrad, Gemm::Wgrad, plan.wgrad, dy_turned, prepare(ctx, x, wgrad), weight_.grad,
+           ctx.first_wgrad ? 0 : 1);
   if (wgrad_centres) add_mean_products(ctx, ones, dy_TN, dy_centred, x_centred, weight_.grad);
   observe(ctx, Gemm::Wgrad, plan.wgrad, turned, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
@@ -413,8 +415,8 @@ Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, G
   return ready;
 }
 
-void Linear::multiply(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
-                      RealView out, float beta, View<const float> bias) const {
+void Linear::multiply(Context& ctx, Product product, Gemm gemm, const GemmRecipe& recipe, const Ready& a,
+                      const Ready& b, RealView out, float beta, View<const float> bias) const {
   switch (product) {
     case Product::Exact:
     case Product::ExactBlocks:
@@ -443,7 +445,8 @@ void Linear::multiply(Context& ctx, Product product, const GemmRecipe& recipe, c
                                      .a_scale = a.scale,
                                      .b_scale = b.scale,
                                      .c_MN = out,
-                                     .beta = beta});
+                                     .beta = beta,
+                                     .fast_accumulation = gemm == Gemm::Fprop});  // as [TE]
     case Product::Fp4:
       return matmul_fp4(ctx.stream, {.a_codes = a.codes,
                                      .b_codes = b.codes,

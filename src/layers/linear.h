@@ -110,8 +110,8 @@ class Linear {
   void quantize_into(Context& ctx, const Source& source, const Place& place) const;
   static void swizzle(Stream& stream, const Place& place);
   void require_finite(Context& ctx, const Source& source, const float* amax) const;
-  void multiply(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
-                RealView out, float beta, View<const float> bias = {}) const;
+  void multiply(Context& ctx, Product product, Gemm gemm, const GemmRecipe& recipe, const Ready& a,
+                const Ready& b, RealView out, float beta, View<const float> bias = {}) const;
   void multiply_exact(Context& ctx, Product product, const GemmRecipe& recipe, const Ready& a, const Ready& b,
                       RealView out, float beta, View<const float> bias) const;
   void observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
