@@ -34,7 +34,7 @@ lint:        ## layers, sizes, words, format, clang-tidy on changed files
 format:      ## rewrites C++ as clang-format has it
 	tools/check_format.sh --fix
 
-ci-full:     ## everything: what .ci/run does, all sanitizers, full tidy, all architectures
+ci-full:     ## everything: what .ci/run does, all sanitizers, full tidy, pages, all architectures
 	tools/ci_full.sh
 
 pages: build ## the live page and a report in headless Chromium: errors, requests, curves, pointer, zoom, widths
