@@ -143,7 +143,7 @@ void on_every_backend(F&& f) {
   f(bench);
 }
 
-Recipe nvfp4(RecipeEdits edits) { return edited(find_recipe("nvfp4"), edits); }
+Recipe nvfp4(const RecipeEdits& edits) { return edited(find_recipe("nvfp4"), edits); }
 
 /// Where an amax is asked for, and what another one than the operand's would change.
 struct Use {
