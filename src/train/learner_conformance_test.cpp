@@ -231,14 +231,14 @@ TEST(SwitchConformance, ARecordOfTheOldPrecisionIsNotIssuedInTheNew) {
 
 /// What has state of its own, or products of its own: threads, recomputation and recording change no bit, and
 /// every backend is near the reference. In its first step delayed scaling quantises gradients in subnormal
-/// E5M2, where one code is a large part of a value.
+/// E5M2, where one code is a large part of a value. Native FP8 accumulates fprop in about 13 bits.
 TEST(ScalingConformance, ThreadsRecomputationRecordsAndBackendsAgree) {
   const struct {
     Case c;
     RecipeEdits edits;
   } kRuns[] = {{{"llama", "fp8-delayed", 0.2}, {}},
                {{"llama", "fp8-deepseek", 5e-2}, {}},
-               {{"llama", "fp8-current", 5e-2}, {.bf16_first = 0, .bf16_last = 0}},
+               {{"llama", "fp8-current", 0.1}, {.bf16_first = 0, .bf16_last = 0}},
                {{"llama", "mxfp8", 5e-2}, {}},
                {{"hybrid", "nvfp4", 5e-2}, {.rht = false}},
                {{"llama", "nvfp4", 5e-2}, {.tensor_scaling = TensorScaling::Previous}},

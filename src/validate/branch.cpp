@@ -187,15 +187,16 @@ BranchPlan plan_branch(const RunSetup& setup, const RunPoint& point, const Branc
     return setup.learner(candidate_recipe(c), static_cast<std::uint64_t>(c.training.seed), sr_seed);
   };
   const auto sr_seed = static_cast<std::uint64_t>(c.precision.sr_seed);
-  p.candidate = stretch("candidate", c.precision.recipe, c, own(sr_seed));
+  const std::string as_it_is = label_at(c, p.from);
+  p.candidate = stretch("candidate", as_it_is, c, own(sr_seed));
   const RunConfig switched = switched_config(c, p.from, request.other);
-  p.branch = stretch("branch", label_of(c, request.other), switched,
+  p.branch = stretch("branch", label_under(as_it_is, request.other), switched,
                      switched_learner(setup, switched, request.other));
   check_recipe(p.branch.learner.recipe, linears(setup.model()), c.micro_batch() * c.training.sequence);
   if (request.aa) {
     RunConfig other_key = c;
     other_key.precision.sr_seed = static_cast<std::int64_t>(aa_sr_seed(sr_seed));
-    p.aa = stretch("candidate_aa", c.precision.recipe, other_key, own(aa_sr_seed(sr_seed)));
+    p.aa = stretch("candidate_aa", as_it_is, other_key, own(aa_sr_seed(sr_seed)));
   }
   return p;
 }

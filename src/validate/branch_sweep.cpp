@@ -262,7 +262,7 @@ SweepRun run_sweep(const RunSetup& setup, const SweepPlan& plan, Stream& stream,
     if (point) {
       require_same_run(setup, *point);
       const RunConfig c = switched_config(setup.config(), arm.from, arm.other);
-      logs.push_back(sweeper.train(arm.name, label_of(setup.config(), arm.other), c,
+      logs.push_back(sweeper.train(arm.name, label_under(label_at(setup.config(), arm.from), arm.other), c,
                                    switched_learner(setup, c, arm.other), *point, steps));
     }
     out.signal = sweeper.signal;

@@ -120,6 +120,18 @@ TEST_F(BranchTest, ABranchOfTheForwardAloneIsAnotherOne) {
   EXPECT_NE(all.branch_log.train.at(0).loss, all.candidate_log.train.at(0).loss);
 }
 
+/// A branch of a branch: its run switched recipe on the way.
+TEST_F(BranchTest, TheRunIsNamedAfterTheRecipeOfTheCheckpointsStep) {
+  RunConfig c = setup_.config();
+  c.precision.recipe = "bf16";
+  EXPECT_EQ(label_at(c, 20), "bf16");
+  c.precision.switches = {{.at = {"30"}, .recipe = "fp8-current", .gemms = {"fprop"}},
+                          {.at = {"20"}, .recipe = "nvfp4"}};
+  EXPECT_EQ(label_at(c, 19), "bf16");
+  EXPECT_EQ(label_at(c, 20), "nvfp4");
+  EXPECT_EQ(label_at(c, 30), "nvfp4, fprop in fp8-current");
+}
+
 TEST_F(BranchTest, SaysWhatCannotBeBranched) {
   EXPECT_THAT(refused({.steps = 5}), HasSubstr("too short"));
   EXPECT_THAT(refused({.tokens = "1%"}), HasSubstr("too short"));

@@ -165,9 +165,22 @@ LearnerConfig switched_learner(const RunSetup& setup, const RunConfig& switched,
   return l;
 }
 
-std::string label_of(const RunConfig& config, const OtherRecipe& other) {
+std::string label_at(const RunConfig& config, std::int64_t step) {
+  const auto at = [&](const SwitchSection& s) {
+    return step_of(s.at, config.training.steps, "precision.switch.at");
+  };
+  std::vector<SwitchSection> switches = config.precision.switches;
+  std::stable_sort(switches.begin(), switches.end(),
+                   [&](const SwitchSection& a, const SwitchSection& b) { return at(a) < at(b); });
+  std::string label = config.precision.recipe;
+  for (const SwitchSection& s : switches)
+    if (at(s) <= step) label = label_under(label, {s.recipe, s.gemms});
+  return label;
+}
+
+std::string label_under(const std::string& label, const OtherRecipe& other) {
   if (other.everything()) return other.recipe;
-  return fmt::format("{}, {} in {}", config.precision.recipe, fmt::join(other.gemms, " and "), other.recipe);
+  return fmt::format("{}, {} in {}", label, fmt::join(other.gemms, " and "), other.recipe);
 }
 
 }  // namespace nibble

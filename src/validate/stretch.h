@@ -87,7 +87,10 @@ struct OtherRecipe {
 RunConfig switched_config(const RunConfig& config, std::int64_t from, const OtherRecipe& other);
 /// What a learner computes under such a configuration.
 LearnerConfig switched_learner(const RunSetup& setup, const RunConfig& switched, const OtherRecipe& other);
-/// "bf16", or "nvfp4, fprop in bf16".
-std::string label_of(const RunConfig& config, const OtherRecipe& other);
+/// What a run under this configuration computes in at a step, its switches so far followed: "nvfp4", or
+/// "nvfp4, fprop in bf16".
+std::string label_at(const RunConfig& config, std::int64_t step);
+/// The same where `other` is followed on top of it.
+std::string label_under(const std::string& label, const OtherRecipe& other);
 
 }  // namespace nibble
