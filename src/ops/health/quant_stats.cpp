@@ -80,7 +80,8 @@ bool is_largest(Format format, std::uint8_t code) {
 
 void count_codes(const MeasureQuant& m, std::int64_t row, QuantStats& s) {
   const std::int64_t cols = m.x_RC.size(1);
-  const std::uint8_t* codes = cols > 0 ? &m.codes(row, 0) : nullptr;
+  if (cols <= 0) return;
+  const std::uint8_t* codes = &m.codes(row, 0);
   if (info(m.spec.format).element_bits != 4) {
     for (std::int64_t j = 0; j < cols; ++j) s.saturated += is_largest(m.spec.format, codes[j]) ? 1 : 0;
     return;

@@ -9,10 +9,10 @@ constexpr std::int64_t kTile = kSsdTile;
 /// Scratch of one parallel tile. States are transposed, [N, P], so that outputs have channels along the
 /// lanes.
 struct Forward {
-  float *b, *c, *b_turned, *k;   ///< [tile, N], [tile, N], [N, tile], [t, s]
-  float *x, *dtx, *carried, *y;  ///< [tile, P]
-  float *m, *states, *kept;      ///< [t, s], [heads of the block, N, P], [P, N]
-  float *dt, *slope, *log_decay, *decay_in, *decay_out;
+  float *b{}, *c{}, *b_turned{}, *k{};   ///< [tile, N], [tile, N], [N, tile], [t, s]
+  float *x{}, *dtx{}, *carried{}, *y{};  ///< [tile, P]
+  float *m{}, *states{}, *kept{};        ///< [t, s], [heads of the block, N, P], [P, N]
+  float *dt{}, *slope{}, *log_decay{}, *decay_in{}, *decay_out{};
 
   Forward(float* base, const SsdPlan& p, std::int64_t* floats = nullptr) {
     ScratchCutter cut(base);
