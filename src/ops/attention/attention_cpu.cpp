@@ -99,7 +99,7 @@ void add_over_queries(const Plan& p, const float* scores, const float* queries, 
 }
 
 struct Forward {
-  float *q, *q_turned, *scores, *out, *largest, *sum, *rescale;
+  float *q{}, *q_turned{}, *scores{}, *out{}, *largest{}, *sum{}, *rescale{};
 
   Forward(float* base, const Plan& p, std::int64_t* floats = nullptr) {
     ScratchCutter cut(base);
@@ -158,9 +158,9 @@ void run(Stream& stream, const Attention& a) {
 namespace {
 
 struct Backward {
-  float *k, *v, *dk, *dv;                                      ///< [all tiles of a sequence, D]
-  float *q, *q_turned, *dout, *dout_turned, *out_turned, *dq;  ///< one tile
-  float *scores, *dp, *lse, *delta;
+  float *k{}, *v{}, *dk{}, *dv{};                                          ///< [all tiles of a sequence, D]
+  float *q{}, *q_turned{}, *dout{}, *dout_turned{}, *out_turned{}, *dq{};  ///< one tile
+  float *scores{}, *dp{}, *lse{}, *delta{};
 
   Backward(float* base, const Plan& p, std::int64_t* floats = nullptr) {
     ScratchCutter cut(base);
