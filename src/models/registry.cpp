@@ -114,7 +114,7 @@ void add_hybrid_blocks(const ModelFields& f, DecoderSpec& spec) {
             "model.pattern: character '{}' at position {} is not a block; M is Mamba-2, * attention, - MLP",
             pattern[i], i);
     }
-    spec.sublayers.push_back(std::move(sublayer));
+    spec.sublayers.push_back(sublayer);
   }
 }
 

@@ -90,18 +90,20 @@ Json write_nemotron_h(const DecoderSpec& spec) {
     types.push_back(c == 'M' ? "linear_attention" : c == '*' ? "full_attention" : "mlp");
   config["hybrid_override_pattern"] = letters;
   config["layers_block_type"] = types;
-  const AttentionSpec a = only<AttentionSpec>(spec) ? *only<AttentionSpec>(spec) : AttentionSpec{1, 1, 16};
+  const AttentionSpec* const attention = only<AttentionSpec>(spec);
+  const AttentionSpec a = attention != nullptr ? *attention : AttentionSpec{1, 1, 16};
   config["num_attention_heads"] = a.heads;
   config["num_key_value_heads"] = a.kv_heads;
   config["head_dim"] = a.head_dim;
   config["attention_head_dim"] = a.head_dim;
   config["attention_bias"] = false;
   config["attention_dropout"] = 0.0;
-  config["intermediate_size"] = only<MlpSpec>(spec) ? only<MlpSpec>(spec)->hidden : spec.d_model;
+  const MlpSpec* const mlp = only<MlpSpec>(spec);
+  config["intermediate_size"] = mlp != nullptr ? mlp->hidden : spec.d_model;
   config["mlp_hidden_act"] = "relu2";
   config["mlp_bias"] = false;
-  const Mamba2Spec m =
-      only<Mamba2Spec>(spec) ? *only<Mamba2Spec>(spec) : Mamba2Spec{.heads = 1, .head_dim = 16};
+  const Mamba2Spec* const mamba = only<Mamba2Spec>(spec);
+  const Mamba2Spec m = mamba != nullptr ? *mamba : Mamba2Spec{.heads = 1, .head_dim = 16};
   config["mamba_num_heads"] = m.heads;
   config["mamba_head_dim"] = m.head_dim;
   config["ssm_state_size"] = m.state;
