@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "io/json.h"
@@ -223,7 +224,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     return a.name < b.name;
   });
   Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  if (!metadata.empty()) header["__metadata__"] = std::move(metadata);
   std::int64_t offset = 0;
   for (const SafetensorsDeclaration& t : tensors) {
     check(t.name != "__metadata__", "{}: a tensor cannot be called __metadata__", path.string());
