@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "cli/cli.h"
 #include "io/file.h"
@@ -120,7 +121,7 @@ Verb with_formats_bench(CLI::App& app, Verb otherwise) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   const CLI::Option* json = app.get_option("--json");
-  return [o, json, otherwise] {
+  return [o, json, otherwise = std::move(otherwise)] {
     return o->formats ? run(*o, json->count() > 0 ? json->as<std::string>() : std::string()) : otherwise();
   };
 }

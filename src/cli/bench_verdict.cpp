@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "cli/cli.h"
 #include "io/file.h"
@@ -98,7 +99,7 @@ Verb with_verdict_bench(CLI::App& app, Verb otherwise) {
       ->check(CLI::PositiveNumber);
   app.add_option("--verdict-seed", o->seed, "With --verdict: seed of the draws")->capture_default_str();
   const CLI::Option* json = app.get_option("--json");
-  return [o, json, otherwise] {
+  return [o, json, otherwise = std::move(otherwise)] {
     return o->verdict ? run(*o, json->count() > 0 ? json->as<std::string>() : std::string()) : otherwise();
   };
 }
