@@ -224,7 +224,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     return a.name < b.name;
   });
   Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = std::move(metadata);
+  for (auto& entry : metadata) header["__metadata__"][entry.first] = std::move(entry.second);
   std::int64_t offset = 0;
   for (const SafetensorsDeclaration& t : tensors) {
     check(t.name != "__metadata__", "{}: a tensor cannot be called __metadata__", path.string());
