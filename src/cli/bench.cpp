@@ -54,7 +54,7 @@ double seconds_since(Clock::time_point start) {
 /// Dense BF16 peak that MFU is quoted against: that of the planner's row whose name stands in the card's
 /// ("NVIDIA H200"); 0 for a card that the table lacks, and on the host.
 double bf16_peak_gflops(BackendKind backend) {
-  if (backend != BackendKind::Cuda || cuda::kGpuName == nullptr) return 0;
+  if (backend != BackendKind::Cuda || !cuda::kBuilt) return 0;
   std::string card = cuda::kGpuName();
   std::transform(card.begin(), card.end(), card.begin(), [](unsigned char c) { return std::tolower(c); });
   double peak = 0;

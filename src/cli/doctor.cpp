@@ -137,7 +137,7 @@ Json to_json(const Findings& f) {
 /// Only of a card whose arithmetic is right; a card without the memory for it is still sound.
 void measure(Stream& stream, Findings& f) {
   try {
-    check(cuda::kMeasureGpu != nullptr, "this build has no cuda backend");
+    check(cuda::kBuilt, "this build has no cuda backend");
     f.rates = cuda::kMeasureGpu(stream);
   } catch (const Error& e) {
     f.no_rates = e.what();
@@ -148,7 +148,7 @@ ExitCode run(const Options& o) {
   Workplace here(o.machine);
   Stream& stream = here.stream;
   Findings f{.machine = describe_machine(), .backend = stream.kind(), .threads = stream.pool().threads()};
-  const bool on_gpu = stream.kind() == BackendKind::Cuda && cuda::kDescribeGpu != nullptr;
+  const bool on_gpu = stream.kind() == BackendKind::Cuda && cuda::kBuilt;
   if (on_gpu) f.gpu = cuda::kDescribeGpu(stream);
   f.products = on_gpu ? gemm_kinds(*f.gpu) : gemm_kinds(stream.kind(), f.machine);
   if (!o.json) {

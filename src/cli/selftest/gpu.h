@@ -47,7 +47,13 @@ std::string gpu_name();
 /// 90 of a Hopper. Throws Error{Runtime} where there is no card.
 int gpu_capability();
 
-/// Null in a build without the backend, where no stream of kind Cuda exists.
+/// Whether this build has the backend.
+#ifdef NIBBLE_WITH_CUDA
+inline constexpr bool kBuilt = true;
+#else
+inline constexpr bool kBuilt = false;
+#endif
+/// Null in a build without it, where no stream of kind Cuda exists.
 inline constexpr auto kDescribeGpu = static_cast<Gpu (*)(Stream&)>(NIBBLE_CUDA(describe_gpu));
 inline constexpr auto kMeasureGpu = static_cast<GpuRates (*)(Stream&)>(NIBBLE_CUDA(measure_gpu));
 inline constexpr auto kGpuCapability = static_cast<int (*)()>(NIBBLE_CUDA(gpu_capability));
