@@ -36,14 +36,9 @@ struct Watcher final : QuantObserver {
 struct Bench {
   Bench(BackendKind backend, std::int64_t tokens, std::int64_t rows, std::int64_t cols)
       : stream(backend, host, 2), arena(host), t(tokens), n(rows), k(cols) {
-    const auto rounded = [](std::uint64_t seed, std::int64_t count, double sigma) {
-      std::vector<bf16> out;
-      for (float v : normal_vector(seed, count, sigma)) out.push_back(bf16::nearest(v));
-      return out;
-    };
-    x = rounded(1, t * k, 1);
-    w = rounded(2, n * k, 0.1);
-    dy = rounded(3, t * n, 1e-2);
+    x = normal_bf16(1, t * k, 1);
+    w = normal_bf16(2, n * k, 0.1);
+    dy = normal_bf16(3, t * n, 1e-2);
   }
 
   Result run(Recipe recipe, const NativeGemm& native, int steps = 1, QuantObserver* observer = nullptr,

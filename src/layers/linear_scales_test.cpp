@@ -21,14 +21,9 @@ struct Bench {
   float bias = 0.25f;
 
   Bench(std::int64_t t, std::int64_t rows, std::int64_t cols) : tokens(t), n(rows), k(cols) {
-    const auto rounded = [](std::uint64_t seed, std::int64_t count, double sigma) {
-      std::vector<bf16> out;
-      for (float v : normal_vector(seed, count, sigma)) out.push_back(bf16::nearest(v));
-      return out;
-    };
-    x = rounded(1, t * cols, 1);
-    w = rounded(2, rows * cols, 0.1);
-    dy = rounded(3, t * rows, 1e-2);
+    x = normal_bf16(1, t * cols, 1);
+    w = normal_bf16(2, rows * cols, 0.1);
+    dy = normal_bf16(3, t * rows, 1e-2);
   }
 
   void run(Recipe recipe, BackendKind backend, int steps = 1, bool with_amaxes = true) {

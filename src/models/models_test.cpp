@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/usage_error_testing.h"
 #include "models/flops.h"
 #include "models/hf_names.h"
 #include "models/parameters.h"
@@ -16,17 +16,7 @@ namespace nibble {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string usage_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::Usage);
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+using testing::usage_error;
 
 DecoderSpec tiny_qwen2() {
   ModelFields fields = find_preset("llama-tiny").fields;

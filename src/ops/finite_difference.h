@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "numeric/bf16.h"
 #include "numeric/random_key.h"
 
 /// Tests only: gradients checked against central differences.
@@ -21,6 +22,13 @@ inline std::vector<float> normal_vector(std::uint64_t seed, std::int64_t count, 
   for (std::int64_t i = 0; i < count; ++i)
     v[i] = static_cast<float>(mean + sigma * initial_normal(seed, 0, static_cast<std::uint64_t>(i)));
   return v;
+}
+
+/// The same, rounded to BF16.
+inline std::vector<bf16> normal_bf16(std::uint64_t seed, std::int64_t count, double sigma) {
+  std::vector<bf16> out;
+  for (float v : normal_vector(seed, count, sigma)) out.push_back(bf16::nearest(v));
+  return out;
 }
 
 inline double dot(const std::vector<float>& a, const std::vector<float>& b) {

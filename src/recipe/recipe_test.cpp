@@ -4,16 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <set>
 
 #include "base/error.h"
+#include "base/usage_error_testing.h"
 #include "recipe/resolve.h"
 
 namespace nibble {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::usage_error;
 
 /// A model of `blocks` blocks, each with mamba.in [96, 64] and mamba.out [64, 32].
 std::vector<LinearInfo> model(int blocks) {
@@ -31,17 +32,6 @@ std::vector<LinearInfo> model(int blocks) {
     }
   }
   return out;
-}
-
-std::string usage_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::Usage);
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 const LinearInfo kMiddle{

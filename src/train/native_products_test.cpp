@@ -5,10 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 
 #include "base/error.h"
+#include "base/usage_error_testing.h"
 #include "telemetry/jsonl_sink.h"
 #include "train/checkpoint.h"
 #include "train/learner.h"
@@ -20,17 +20,7 @@ namespace nibble {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string usage_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::Usage) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+using testing::usage_error;
 
 TEST(NativeProducts, UnsetKeysMultiplyCodesAndLeaveTheIdentityOfOlderRuns) {
   const RunConfig unset;
@@ -90,7 +80,7 @@ TEST(NativeProducts, TheLogSaysHowTheyWereMade) {
       .emulated = true,
       .products = "3 of 4 quantised GEMMs native, 1 emulated-exact (a bias is added: 1)"};
   const std::string line = json_line(header);
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "native_products.jsonl";
+  const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "native_products.jsonl";
   const auto read = [&](const std::string& text) {
     std::ofstream(path) << text << '\n';
     return read_run_log(path).header;

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <set>
 
 #include "base/error.h"
+#include "base/usage_error_testing.h"
 #include "models/parameters.h"
 
 namespace nibble {
@@ -15,17 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string usage_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::Usage) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+using testing::usage_error;
 
 RunConfig parse(const std::string& text, const std::vector<std::string>& sets = {}) {
   return parse_run_config(text, "run.toml", sets);

@@ -6,9 +6,7 @@
 #include <cstring>
 
 #include "numeric/e2m1.h"
-#include "numeric/e2m3.h"
 #include "numeric/e4m3.h"
-#include "numeric/e5m2.h"
 #include "ops/health/quant_stats_rows.h"
 #include "quant/nvfp4.h"
 
@@ -53,29 +51,6 @@ void count_elements(std::int64_t n, X&& x_at, Q&& q_at, QuantStats& s) {
   float amin;
   std::memcpy(&amin, &smallest, sizeof amin);
   s.amin = smaller_magnitude(s.amin, amin);
-}
-
-bool is_largest(Format format, std::uint8_t code) {
-  switch (format) {
-    case Format::Nvfp4:
-    case Format::Mxfp4:
-      return (code & 7) == 7;
-    case Format::Mxfp6E2M3:
-    case Format::Mxfp6E3M2:
-      return (code & 0x1F) == E2M3::kMaxBits;
-    case Format::Mxfp8E4M3:
-    case Format::Fp8E4M3:
-    case Format::Fp8BlockE4M3:
-    case Format::Fp8BlockFp32E4M3:
-      return (code & 0x7F) == E4M3::kMaxBits;
-    case Format::Mxfp8E5M2:
-    case Format::Fp8E5M2:
-      return (code & 0x7F) == E5M2::kMaxBits;
-    case Format::Fp32:
-    case Format::Bf16:
-      break;
-  }
-  return false;
 }
 
 void count_codes(const MeasureQuant& m, std::int64_t row, QuantStats& s) {

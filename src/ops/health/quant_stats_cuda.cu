@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/health/quant_stats_cuda.cuh"
-#include "ops/health/quant_stats_rows.h"
 #include "ops/quantize/quantize_blocks.h"
 
 /// Sums of a tile are added over the threads of a block in one order, tiles by one block in another fixed

@@ -5,8 +5,8 @@
 #include <cstddef>
 
 #include "backend/cuda/kernel.cuh"
-#include "numeric/e2m3.h"
 #include "ops/health/quant_stats.h"
+#include "ops/health/quant_stats_rows.h"
 #include "ops/quantize/dequantize_device_cuda.cuh"
 
 /// What the kernels of measure_quant share: a block's sums of one tile, and how a code and a scale are
@@ -89,22 +89,6 @@ struct BlockCounts {
     }
   }
 };
-
-__device__ inline bool is_largest(Format format, std::uint8_t code) {
-  switch (format) {
-    case Format::Nvfp4:
-    case Format::Mxfp4:
-      return (code & 7) == 7;
-    case Format::Mxfp6E2M3:
-    case Format::Mxfp6E3M2:
-      return (code & 0x1F) == E2M3::kMaxBits;
-    case Format::Mxfp8E5M2:
-    case Format::Fp8E5M2:
-      return (code & 0x7F) == E5M2::kMaxBits;
-    default:
-      return (code & 0x7F) == E4M3::kMaxBits;
-  }
-}
 
 /// The smallest magnitude that is not zero, 0 where there is none; on every thread.
 __device__ inline float block_smallest(float x) {

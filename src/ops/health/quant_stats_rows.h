@@ -1,10 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "numeric/e2m3.h"
+#include "numeric/e4m3.h"
+#include "numeric/e5m2.h"
 #include "ops/health/quant_stats.h"
 #include "ops/quantize/quantize.h"
 
 namespace nibble {
+
+/// Whether a code is the largest magnitude of its format.
+NIBBLE_HD constexpr bool is_largest(Format format, std::uint8_t code) {
+  switch (format) {
+    case Format::Nvfp4:
+    case Format::Mxfp4:
+      return (code & 7) == 7;
+    case Format::Mxfp6E2M3:
+    case Format::Mxfp6E3M2:
+      return (code & 0x1F) == E2M3::kMaxBits;
+    case Format::Mxfp8E4M3:
+    case Format::Fp8E4M3:
+    case Format::Fp8BlockE4M3:
+    case Format::Fp8BlockFp32E4M3:
+      return (code & 0x7F) == E4M3::kMaxBits;
+    case Format::Mxfp8E5M2:
+    case Format::Fp8E5M2:
+      return (code & 0x7F) == E5M2::kMaxBits;
+    case Format::Fp32:
+    case Format::Bf16:
+      break;
+  }
+  return false;
+}
 
 /// Values of the result's row, which a rotation may have padded.
 std::int64_t result_cols(const MeasureQuant& m);

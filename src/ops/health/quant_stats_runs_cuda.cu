@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/health/quant_stats_cuda.cuh"
-#include "ops/health/quant_stats_rows.h"
 
 /// Statistics of operands whose rows are contiguous: nearly all of a step's. A thread takes a block of 16 or
 /// 32 elements at a time, reads it, its codes and its scale once, and knows the block's own numbers from its
