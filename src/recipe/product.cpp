@@ -133,8 +133,10 @@ std::string ProductCounts::text() const {
   add(modelled, "summed by the model of Blackwell's FP4 pipe");
   add(emulated, "emulated-exact");
   std::string reasons;
-  for (const auto& [reason, count] : why)
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", reason, count);
+  for (const auto& [reason, count] : why) {
+    reasons += reasons.empty() ? "" : "; ";
+    reasons += why.size() == 1 ? std::string(reason) : fmt::format("{}: {}", reason, count);
+  }
   return reasons.empty() ? out : fmt::format("{} ({})", out, reasons);
 }
 
