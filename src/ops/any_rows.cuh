@@ -108,6 +108,16 @@ __device__ __forceinline__ void leave_amax(std::uint32_t bits, std::uint32_t* pl
   *place = bits;
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/// T: what the result is rounded to. FP32 keeps the accuracy of expf and a rounded division, about 20
+/// instructions. BF16 takes the hardware's exponential and reciprocal, four instructions, with a relative
+/// error of 2^-22 + |x| 2^-24: below 2^-20 wherever the sigmoid is not yet negligible.
+template <class T = float>
+__device__ __forceinline__ float sigmoid(float x) {
+  if constexpr (sizeof(T) == 4) return 1.0f / (1.0f + expf(-x));
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return inverse;
+}
 
 }  // namespace nibble::cuda

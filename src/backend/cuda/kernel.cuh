@@ -46,7 +46,7 @@ __device__ __forceinline__ void bf16_words(const float (&in)[N], std::uint32_t (
 #pragma unroll
   for (int i = 0; i < N; i += 2) {
     words[i / 2] = bf16_pair_of_numbers(in[i], in[i + 1]);
-    nan = nan || in[i] != in[i] || in[i + 1] != in[i + 1];
+    nan = nan || !(in[i] < in[i + 1] || in[i] >= in[i + 1]);  // one comparison a pair
   }
   if (!nan) return;
 #pragma unroll

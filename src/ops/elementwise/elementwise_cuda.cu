@@ -9,33 +9,42 @@
 
 /// Maps of one to three matrices to one or two. Floors at T = 16384, D or F = 2048 and 4.2 TB/s, BF16:
 /// add 6 bytes an element, 201 MB, 48 us; cast of FP32 to BF16 the same; squared_relu 4 bytes, 134 MB, 32 us;
-/// its backward 6 bytes, 48 us; swiglu 6 bytes, 48 us; its backward 10 bytes, 336 MB, 80 us. Exponentials
-/// cost about 25 instructions an element, where the memory leaves time for 40 and more.
+/// its backward 6 bytes, 48 us; swiglu 6 bytes, 48 us; its backward 10 bytes, 336 MB, 80 us. The memory
+/// leaves time for 8 instructions a byte: with the accurate sigmoid swiglu needs 46 of its 43 and waits for
+/// them.
 namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 4;  ///< packs of every input that a thread asks for before it waits for one
 
-/// A map: `kIn` numbers to `kOut`.
+/// A map: `kIn` numbers to `kOut`, which are then stored as Out.
 struct AddMap {
   static constexpr int kIn = 2, kOut = 1;
-  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) { out[0] = in[0] + in[1]; }
+  template <class Out>
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    out[0] = in[0] + in[1];
+  }
 };
 struct CastMap {
   static constexpr int kIn = 1, kOut = 1;
-  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) { out[0] = in[0]; }
+  template <class Out>
+  __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
+    out[0] = in[0];
+  }
 };
 struct SwiGluMap {
   static constexpr int kIn = 2, kOut = 1;
+  template <class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
-    out[0] = in[0] * sigmoid(in[0]) * in[1];
+    out[0] = in[0] * sigmoid<Out>(in[0]) * in[1];
   }
 };
 struct SwiGluBackwardMap {
   static constexpr int kIn = 3, kOut = 2;
+  template <class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
-    const float g = in[0], u = in[1], dy = in[2], s = sigmoid(g);
+    const float g = in[0], u = in[1], dy = in[2], s = sigmoid<Out>(g);
     out[0] = dy * u * s * (1.0f + g * (1.0f - s));
     out[1] = dy * g * s;
   }
@@ -44,6 +53,7 @@ struct SwiGluBackwardMap {
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 struct SquaredReluMap {
   static constexpr int kIn = 1, kOut = 1;
+  template <class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     const float r = relu(in[0]);
     out[0] = r * r;
@@ -51,66 +61,86 @@ struct SquaredReluMap {
 };
 struct SquaredReluBackwardMap {
   static constexpr int kIn = 2, kOut = 1;
+  template <class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     out[0] = 2.0f * relu(in[0]) * in[1];
   }
 };
 
+/// n / divisor for n below 2^31, as a product.
+class Division {
+ public:
+  Division() = default;
+  explicit Division(std::uint32_t divisor) {
+    while ((std::uint64_t{1} << (shift_ - 31)) < divisor) ++shift_;
+    factor_ = ((std::uint64_t{1} << shift_) + divisor - 1) / divisor;
+  }
+  __device__ __forceinline__ std::uint32_t of(std::uint32_t n) const {
+    return static_cast<std::uint32_t>(n * factor_ >> shift_);
+  }
+
+ private:
+  std::uint64_t factor_ = 0;  ///< at most 2^32
+  unsigned shift_ = 31;       ///< 2^shift >= 2^31 divisor: the factor's error stays below one n in 2^31
+};
+constexpr std::int64_t kMostPacks = std::int64_t{1} << 31;
+
 template <class Map>
 struct Operands {
   AnyRows in[Map::kIn], out[Map::kOut];
   std::int64_t rows = 0, columns = 0;
-  unsigned blocks_per_row = 1;
   std::uint32_t* amax = nullptr;  ///< one place a block, or null; of all outputs
 };
 
-/// All inputs stored as In, all outputs as Out, everything in packs. A block has kThreads * kPacksEach packs
-/// of one row.
+/// All inputs stored as In, all outputs as Out, everything in packs. A block has kThreads * kPacksEach packs,
+/// counted from row to row: no block is half empty, whatever a row's length.
 template <class Map, class In, class Out>
-__global__ void __launch_bounds__(kThreads) map_kernel(const Operands<Map> o) {
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(const Operands<Map> o, std::uint32_t packs, std::uint32_t packs_of_row, Division by_row) {
   constexpr int kPack = kPackOf<In, Out>;
-  const std::int64_t row = blockIdx.x / o.blocks_per_row;
-  const std::int64_t first =
-      static_cast<std::int64_t>(blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach * kPack) +
-      threadIdx.x * kPack;
+  const std::uint32_t first = blockIdx.x * (kThreads * kPacksEach) + threadIdx.x;
+  std::int64_t row[kPacksEach], column[kPacksEach];
   Stored<In, kPack> in[kPacksEach][Map::kIn];
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p) {
-    const std::int64_t column = first + p * kThreads * kPack;
-    if (column >= o.columns) continue;
+    const std::uint32_t pack = first + p * kThreads, r = by_row.of(pack);
+    row[p] = r;
+    column[p] = (pack - r * packs_of_row) * kPack;
+    if (pack >= packs) continue;
 #pragma unroll
-    for (int k = 0; k < Map::kIn; ++k) in[p][k].load(o.in[k].template at<In>(row, column));
+    for (int k = 0; k < Map::kIn; ++k) in[p][k].load(o.in[k].template at<In>(row[p], column[p]));
   }
   std::uint32_t most = 0;
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p) {
-    const std::int64_t column = first + p * kThreads * kPack;
-    if (column >= o.columns) continue;
+    if (first + p * kThreads >= packs) continue;
     float out[Map::kOut][kPack];
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float x[Map::kIn], y[Map::kOut];
 #pragma unroll
       for (int k = 0; k < Map::kIn; ++k) x[k] = in[p][k][i];
-      Map::apply(x, y);
+      Map::template apply<Out>(x, y);
 #pragma unroll
-      for (int k = 0; k < Map::kOut; ++k) {
-        out[k][i] = y[k];
-        most = max(most, magnitude_bits(y[k]));
-      }
+      for (int k = 0; k < Map::kOut; ++k) out[k][i] = y[k];
     }
 #pragma unroll
-    for (int k = 0; k < Map::kOut; ++k) store_pack(o.out[k].template at<Out>(row, column), out[k]);
+    for (int k = 0; k < Map::kOut; ++k) store_pack(o.out[k].template at<Out>(row[p], column[p]), out[k]);
+    if (o.amax == nullptr) continue;
+#pragma unroll
+    for (int k = 0; k < Map::kOut; ++k)
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) most = max(most, magnitude_bits(out[k][i]));
   }
   if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
 }
 
-/// Any types, strides and sizes.
+/// Any types, strides and sizes. A block has kThreads * kPacksEach elements of one row.
 template <class Map>
-__global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o) {
-  const std::int64_t row = blockIdx.x / o.blocks_per_row;
+__global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o, unsigned blocks_per_row) {
+  const std::int64_t row = blockIdx.x / blocks_per_row;
   std::int64_t column =
-      static_cast<std::int64_t>(blockIdx.x % o.blocks_per_row) * (kThreads * kPacksEach) + threadIdx.x;
+      static_cast<std::int64_t>(blockIdx.x % blocks_per_row) * (kThreads * kPacksEach) + threadIdx.x;
   std::uint32_t most = 0;
 #pragma unroll
   for (int p = 0; p < kPacksEach; ++p, column += kThreads) {
@@ -118,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o
     float x[Map::kIn], y[Map::kOut];
 #pragma unroll
     for (int k = 0; k < Map::kIn; ++k) x[k] = o.in[k].get(row, column);
-    Map::apply(x, y);
+    Map::template apply<float>(x, y);
 #pragma unroll
     for (int k = 0; k < Map::kOut; ++k) {
       o.out[k].set(row, column, y[k]);
@@ -128,34 +158,44 @@ __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o
   if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
 }
 
-/// Launches one of the two kernels, with `each` elements of a row a block.
-template <class Map>
-void launch_map(Stream& stream, std::string_view op, void (*kernel)(Operands<Map>), Operands<Map> o,
-                std::int64_t each, float* amax) {
-  o.blocks_per_row = std::max(1u, blocks_for(o.columns, each));
-  const std::int64_t blocks = o.rows * o.blocks_per_row;
+/// Calls `start` with the operands, which have a place a block for the amax where one is asked for, and
+/// finishes it.
+template <class Map, class F>
+void with_amax_places(Stream& stream, std::string_view op, Operands<Map> o, std::int64_t blocks, float* amax,
+                      F&& start) {
   const ArenaScope scope(stream.scratch());
   View<std::uint32_t> partial;
   if (amax != nullptr) partial = stream.scratch().take<std::uint32_t>(blocks);
   o.amax = partial.data();
-  launch(stream, op, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, o);
+  start(o);
   if (amax != nullptr) finish_amax(stream, op, partial, o.out[0].is_bf16, amax);
 }
 
-/// Rows that lie one after the other in every matrix are one long row: no block is then half empty.
+template <class Map, class In, class Out>
+void launch_packs(Stream& stream, std::string_view op, const Operands<Map>& o, float* amax) {
+  const std::uint32_t of_row = static_cast<std::uint32_t>(o.columns / kPackOf<In, Out>);
+  const std::uint32_t packs = static_cast<std::uint32_t>(o.rows) * of_row;
+  const unsigned blocks = blocks_for(packs, kThreads * kPacksEach);
+  with_amax_places(stream, op, o, blocks, amax, [&](const Operands<Map>& with) {
+    launch(stream, op, map_kernel<Map, In, Out>, dim3(blocks), dim3(kThreads), 0, with, packs, of_row,
+           Division(of_row));
+  });
+}
+
 template <class Map>
-void join_rows(Operands<Map>& o) {
-  bool joined = true;
-  for (const AnyRows& v : o.in) joined = joined && v.stride == o.columns;
-  for (const AnyRows& v : o.out) joined = joined && v.stride == o.columns;
-  if (!joined) return;
-  o.columns *= o.rows;
-  o.rows = o.columns == 0 ? 0 : 1;
+void launch_any(Stream& stream, std::string_view op, const Operands<Map>& o, float* amax) {
+  const unsigned blocks_per_row = std::max(1u, blocks_for(o.columns, kThreads * kPacksEach));
+  const std::int64_t blocks = o.rows * blocks_per_row;
+  with_amax_places(stream, op, o, blocks, amax, [&](const Operands<Map>& with) {
+    launch(stream, op, any_map_kernel<Map>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, with,
+           blocks_per_row);
+  });
 }
 
 /// Whether all packs of eight (which suits either type) lie as map_kernel needs them.
 template <class Map>
 bool all_packs(const Operands<Map>& o) {
+  if (o.columns == 0 || o.rows * o.columns / 4 >= kMostPacks) return false;
   const auto fits = [&](const AnyRows& v) {
     return aligned(v.data) && (o.rows <= 1 || v.stride % 8 == 0) && o.columns % 8 == 0;
   };
@@ -164,23 +204,18 @@ bool all_packs(const Operands<Map>& o) {
 }
 
 template <class Map>
-void run_map(Stream& stream, std::string_view op, Operands<Map> o, float* amax = nullptr) {
-  join_rows(o);
+void run_map(Stream& stream, std::string_view op, const Operands<Map>& o, float* amax = nullptr) {
   bool in_bf16 = true, in_f32 = true, out_bf16 = true, out_f32 = true;
   for (const AnyRows& v : o.in) (v.is_bf16 ? in_f32 : in_bf16) = false;
   for (const AnyRows& v : o.out) (v.is_bf16 ? out_f32 : out_bf16) = false;
-  constexpr bool kCast = std::is_same_v<Map, CastMap>;
-  const auto packs = [&](auto in, auto out) {
-    using In = decltype(in);
-    using Out = decltype(out);
-    launch_map<Map>(stream, op, map_kernel<Map, In, Out>, o, kThreads * kPacksEach * kPackOf<In, Out>, amax);
-  };
   if (all_packs(o)) {
-    if (in_bf16 && out_bf16) return packs(bf16{}, bf16{});
-    if (in_f32 && out_f32) return packs(float{}, float{});
-    if constexpr (kCast) return in_f32 ? packs(float{}, bf16{}) : packs(bf16{}, float{});
+    if (in_bf16 && out_bf16) return launch_packs<Map, bf16, bf16>(stream, op, o, amax);
+    if (in_f32 && out_f32) return launch_packs<Map, float, float>(stream, op, o, amax);
+    if constexpr (std::is_same_v<Map, CastMap>)
+      return in_f32 ? launch_packs<Map, float, bf16>(stream, op, o, amax)
+                    : launch_packs<Map, bf16, float>(stream, op, o, amax);
   }
-  launch_map<Map>(stream, op, any_map_kernel<Map>, o, kThreads * kPacksEach, amax);
+  launch_any(stream, op, o, amax);
 }
 
 /// The matrix's columns from `begin` on, of which an operand uses as many as it needs.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "ops/any_rows.cuh"
 #include "ops/ssm/causal_conv.h"
 #include "ops/ssm/device_real_cuda.cuh"
 
@@ -43,16 +44,6 @@ struct Place {
     count = from + kRun < r.seq_len ? kRun : r.seq_len - from;
   }
 };
-
-/// FP32 results keep the accuracy of expf and a rounded division. Results that are rounded to BF16 take the
-/// fast exponential and division: relative error below 2^-20 wherever the sigmoid is not yet negligible.
-template <class T>
-__device__ __forceinline__ float sigmoid(float s) {
-  if constexpr (sizeof(T) == 4)
-    return 1.0f / (1.0f + expf(-s));
-  else
-    return __fdividef(1.0f, 1.0f + __expf(-s));
-}
 
 template <int V>
 struct Taps {
