@@ -446,7 +446,8 @@ void Linear::multiply(Context& ctx, Product product, Gemm gemm, const GemmRecipe
                                      .b_scale = b.scale,
                                      .c_MN = out,
                                      .beta = beta,
-                                     .fast_accumulation = gemm == Gemm::Fprop});  // as [TE]
+                                     .fast_accumulation = gemm == Gemm::Fprop,  // as [TE]
+                                     .bias_N = bias});
     case Product::Fp4:
       return matmul_fp4(ctx.stream, {.a_codes = a.codes,
                                      .b_codes = b.codes,
@@ -455,7 +456,8 @@ void Linear::multiply(Context& ctx, Product product, Gemm gemm, const GemmRecipe
                                      .a_amax = a.scale,
                                      .b_amax = b.scale,
                                      .c_MN = out,
-                                     .beta = beta});
+                                     .beta = beta,
+                                     .bias_N = bias});
     case Product::Mxfp8:
       return matmul_mxfp8(ctx.stream, {.a_codes = a.codes,
                                        .b_codes = b.codes,
@@ -464,7 +466,8 @@ void Linear::multiply(Context& ctx, Product product, Gemm gemm, const GemmRecipe
                                        .a_format = recipe.a.format,
                                        .b_format = recipe.b.format,
                                        .c_MN = out,
-                                       .beta = beta});
+                                       .beta = beta,
+                                       .bias_N = bias});
   }
 }
 

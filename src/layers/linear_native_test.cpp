@@ -50,7 +50,11 @@ struct Bench {
     std::vector<bf16> weights = w;
     Buffer grad(host, static_cast<std::size_t>(n * k) * sizeof(float));
     const View<float> dw(grad.as<float>(), n, k);
-    Linear linear(info, host, {.master = {}, .compute = View<const bf16>(weights.data(), n, k), .grad = dw});
+    std::vector<float> bias = normal_vector(4, n, 0.3), dbias(bias.size());
+    Param added{};
+    if (biased) added = {.master = View<float>(bias.data(), n), .grad = View<float>(dbias.data(), n)};
+    Linear linear(info, host, {.master = {}, .compute = View<const bf16>(weights.data(), n, k), .grad = dw},
+                  added);
     const AmaxState amaxes(host, 1, history_of(recipe), recipe.amax_margin);
     const std::int64_t stride = y_stride > 0 ? y_stride : n;
     Buffer y(host, static_cast<std::size_t>(t * stride) * sizeof(bf16)),
@@ -90,6 +94,7 @@ struct Bench {
   Arena arena;
   std::int64_t t, n, k;
   std::vector<bf16> x, w, dy;
+  bool biased = false;
 };
 
 void expect_same(const Result& a, const Result& b, const std::string& what) {
@@ -123,6 +128,19 @@ TEST_P(LinearNativeOn, StoredCodesGiveTheBytesOfTheExactOperands) {
   for (const Recipe& recipe : kRecipes) {
     Bench b(GetParam(), 32, 160, 64);
     expect_same(b.run(recipe, kAll, 2), b.run(recipe, {}, 2), recipe.name);
+  }
+}
+
+/// On a card the sums are FP32 and the bias is added to them: not to what was rounded already.
+TEST_P(LinearNativeOn, ABiasIsAddedToTheProductOfCodes) {
+  for (const char* name : {"nvfp4", "mxfp8", "fp8-current"}) {
+    Bench b(GetParam(), 32, 160, 64);
+    const Result without = b.run(find_recipe(name), kAll);
+    b.biased = true;
+    const Result with = b.run(find_recipe(name), kAll);
+    expect_same(with, b.run(find_recipe(name), {}), name);
+    EXPECT_NE(with.y, without.y) << name;
+    EXPECT_EQ(with.dx, without.dx) << name;
   }
 }
 

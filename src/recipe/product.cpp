@@ -66,8 +66,6 @@ std::string_view reason_to_emulate(const Recipe& recipe, const LinearInfo& linea
   if (is_e5m2(gemm.a.format) && is_e5m2(gemm.b.format)) return "both operands are E5M2";
   if (gemm.a.tensor_scaling == TensorScaling::Row || gemm.b.tensor_scaling == TensorScaling::Row)
     return "an operand has a scale a row";
-  if (which != Gemm::Wgrad && is_centred(gemm, which)) return "the product of the means is added";
-  if (which == Gemm::Fprop && linear.bias) return "a bias is added";
   if (reads_planted_scales(recipe, gemm, linear)) return "a fault is planted in its block scales";
   const Sizes sizes = sizes_of(linear, gemm, which, tokens);
   const bool fp8 = product == Product::Fp8;

@@ -44,7 +44,6 @@ struct ProductChoice {
 /// How the step multiplies `gemm` of `linear`, which `plan` resolves, over `tokens` tokens, where products of
 /// `native` exist. Codes are multiplied where all of this holds:
 ///   both operands are FP8 with one scale a tensor, or NVFP4 with one, or MXFP8, and not both E5M2
-///   nothing is added to the result but what it held: no bias, and no means that were taken out
 ///   rows and columns of the result are multiples of 16, the summed axis of 32 (FP8 with one scale: of 16)
 ///   `native` has it, and no fault is planted in the block scales
 /// and under accumulate = truncating those of two NVFP4 or two MXFP4 operands, by matmul_truncating. A pure
@@ -65,7 +64,8 @@ struct ProductCounts {
   std::map<std::string_view, int> why;  ///< of the emulated ones
 
   int quantized() const { return native + modelled + emulated; }
-  /// "84 of 96 quantised GEMMs native, 12 emulated-exact (a bias is added: 12)"; "none quantised".
+  /// "84 of 96 quantised GEMMs native, 12 emulated-exact (the summed axis is not a multiple of 32: 12)";
+  /// "none quantised".
   std::string text() const;
 };
 ProductCounts count_products(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,

@@ -78,7 +78,7 @@ TEST(NativeProducts, TheLogSaysHowTheyWereMade) {
   const HeaderEvent header{
       .run = "r",
       .emulated = true,
-      .products = "3 of 4 quantised GEMMs native, 1 emulated-exact (a bias is added: 1)"};
+      .products = "3 of 4 quantised GEMMs native, 1 emulated-exact (both operands are E5M2: 1)"};
   const std::string line = json_line(header);
   const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "native_products.jsonl";
   const auto read = [&](const std::string& text) {

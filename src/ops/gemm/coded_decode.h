@@ -70,7 +70,8 @@ inline MatMul decoded_product(const CodedProduct& g, const ConstRealView& a, con
           .a_scale = g.a.scale,
           .b_scale = g.b.scale,
           .inverse_range = g.inverse_range,
-          .beta = g.beta};
+          .beta = g.beta,
+          .bias_N = g.bias_N};
 }
 
 }  // namespace nibble

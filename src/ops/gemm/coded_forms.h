@@ -16,7 +16,8 @@ inline CodedProduct coded(const MatMulFp8& g) {
           .b = {.format = g.b_format, .codes = g.b_NK, .scale = g.b_scale},
           .c_MN = g.c_MN,
           .beta = g.beta,
-          .fast_accumulation = g.fast_accumulation};
+          .fast_accumulation = g.fast_accumulation,
+          .bias_N = g.bias_N};
 }
 
 inline CodedProduct coded(const MatMulFp4& g) {
@@ -25,7 +26,8 @@ inline CodedProduct coded(const MatMulFp4& g) {
           .b = {.format = Format::Nvfp4, .codes = g.b_codes, .scales = g.b_scales, .scale = g.b_amax},
           .c_MN = g.c_MN,
           .inverse_range = nvfp4::kInverseRangeSquared,
-          .beta = g.beta};
+          .beta = g.beta,
+          .bias_N = g.bias_N};
 }
 
 inline CodedProduct coded(const MatMulMxfp8& g) {
@@ -33,7 +35,8 @@ inline CodedProduct coded(const MatMulMxfp8& g) {
           .a = {.format = g.a_format, .codes = g.a_codes, .scales = g.a_scales},
           .b = {.format = g.b_format, .codes = g.b_codes, .scales = g.b_scales},
           .c_MN = g.c_MN,
-          .beta = g.beta};
+          .beta = g.beta,
+          .bias_N = g.bias_N};
 }
 
 }  // namespace nibble

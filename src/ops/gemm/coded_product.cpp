@@ -45,6 +45,9 @@ void check(const CodedProduct& g) {
   const auto row_bytes = g.c_MN.stride(0) * static_cast<std::int64_t>(size_of(g.c_MN.dtype()));
   check(aligned(g.c_MN.data(), row_bytes), "{}: address and row stride of c must be multiples of 16 bytes",
         g.op);
+  if (!g.bias_N.empty())
+    check(g.bias_N.rank() == 1 && g.bias_N.size(0) == g.b.rows() && g.bias_N.is_contiguous(),
+          "{}: the bias must be {} numbers in one piece", g.op, g.b.rows());
   check(g.beta == 0 || g.beta == 1, "{}: beta is {}, but must be 0 or 1", g.op, g.beta);
   check(g.beta == 0 || g.c_MN.dtype() == DType::F32,
         "{}: accumulating (beta = 1) needs an FP32 result, but c is {}", g.op, name_of(g.c_MN.dtype()));

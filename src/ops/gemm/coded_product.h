@@ -29,7 +29,12 @@ struct CodedProduct {
   float inverse_range = 1;  ///< factor of alpha beside the operands' scales
   float beta = 0;
   bool fast_accumulation = false;
+  View<const float> bias_N{};
 };
+
+/// Whether the library's sums go to FP32 scratch and we finish them: it rounds a bias to BF16 before adding
+/// it to a BF16 result, and has none for block scaled codes everywhere.
+inline bool finished_by_us(const CodedProduct& g) { return !g.bias_N.empty(); }
 
 /// Throws Error{Runtime} for what the tensor cores' layouts do not allow.
 void check(const CodedProduct& g);

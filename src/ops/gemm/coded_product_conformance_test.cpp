@@ -77,12 +77,16 @@ std::uint8_t usual_code(Format format, std::uint8_t random) {
 
 struct Fp8Form {
   Format a, b;
-  bool accumulate, fast;
+  bool accumulate, fast, bias = false;
 };
-constexpr Fp8Form kFp8Forms[] = {{Format::Fp8E4M3, Format::Fp8E4M3, false, false},
-                                 {Format::Fp8E4M3, Format::Fp8E4M3, false, true},
-                                 {Format::Fp8E5M2, Format::Fp8E4M3, true, false},
-                                 {Format::Fp8E4M3, Format::Fp8E5M2, true, false}};
+constexpr Fp8Form kFp8Forms[] = {
+    {Format::Fp8E4M3, Format::Fp8E4M3, false, false},      {Format::Fp8E4M3, Format::Fp8E4M3, false, true},
+    {Format::Fp8E4M3, Format::Fp8E4M3, false, true, true}, {Format::Fp8E5M2, Format::Fp8E4M3, true, false},
+    {Format::Fp8E5M2, Format::Fp8E4M3, true, false, true}, {Format::Fp8E4M3, Format::Fp8E5M2, true, false}};
+
+View<const float> bias_of(Case& c, bool wanted, std::int64_t N) {
+  return wanted ? View<const float>(c.input_f32(1, 0, N)) : View<const float>{};
+}
 
 template <class Code>
 MatMulFp8 fp8_product(Case& c, const Shape& s, const Fp8Form& form, Bound bound, Code&& code) {
@@ -94,7 +98,8 @@ MatMulFp8 fp8_product(Case& c, const Shape& s, const Fp8Form& form, Bound bound,
           .b_scale = number(c, 0.5f),
           .c_MN = result(c, form.accumulate, bound, s.M, s.N),
           .beta = form.accumulate ? 1.0f : 0.0f,
-          .fast_accumulation = form.fast};
+          .fast_accumulation = form.fast,
+          .bias_N = bias_of(c, form.bias, s.N)};
 }
 
 /// Sums of integers that every tensor core holds exactly: a wrong axis, scale or format cannot hide.
@@ -123,7 +128,7 @@ TEST(MatMulFp8Conformance, TheCpuIsWithinTheBoundOfFp32AndTheTensorCoresWithinOn
     }
 }
 
-MatMulFp4 fp4_product(Case& c, const Shape& s, bool accumulate) {
+MatMulFp4 fp4_product(Case& c, const Shape& s, bool accumulate, bool bias = false) {
   const auto any = [](std::uint8_t r) { return r; };
   const auto scale = [](std::uint8_t r) { return static_cast<std::uint8_t>(0x28 + (r & 0x1F)); };
   return {.a_codes = bytes(c, s.M, s.K / 2, any),
@@ -133,19 +138,22 @@ MatMulFp4 fp4_product(Case& c, const Shape& s, bool accumulate) {
           .a_amax = number(c, 3.5f),
           .b_amax = number(c, 0.3f),
           .c_MN = result(c, accumulate, sum_bound(s.K), s.M, s.N),
-          .beta = accumulate ? 1.0f : 0.0f};
+          .beta = accumulate ? 1.0f : 0.0f,
+          .bias_N = bias_of(c, bias, s.N)};
 }
 
 TEST(Conformance, matmul_fp4) {
   const auto op = where_native(matmul_fp4, &NativeGemm::fp4);
   for (const Shape& s : kShapes)
     for (bool accumulate : {false, true})
-      compare<MatMulFp4>(op, fmt::format("M={} N={} K={} accumulate={}", s.M, s.N, s.K, accumulate),
-                         [&](Case& c) { return fp4_product(c, s, accumulate); },
-                         {.strided = false, .same_levels = false});
+      for (bool bias : {false, true})
+        compare<MatMulFp4>(
+            op, fmt::format("M={} N={} K={} accumulate={} bias={}", s.M, s.N, s.K, accumulate, bias),
+            [&](Case& c) { return fp4_product(c, s, accumulate, bias); },
+            {.strided = false, .same_levels = false});
 }
 
-MatMulMxfp8 mxfp8_product(Case& c, const Shape& s, Format a, Format b, bool accumulate) {
+MatMulMxfp8 mxfp8_product(Case& c, const Shape& s, Format a, Format b, bool accumulate, bool bias = false) {
   const auto scale = [](std::uint8_t r) { return static_cast<std::uint8_t>(125 + (r & 3)); };
   return {.a_codes = bytes(c, s.M, s.K, [&](std::uint8_t r) { return usual_code(a, r); }),
           .b_codes = bytes(c, s.N, s.K, [&](std::uint8_t r) { return usual_code(b, r); }),
@@ -154,7 +162,8 @@ MatMulMxfp8 mxfp8_product(Case& c, const Shape& s, Format a, Format b, bool accu
           .a_format = a,
           .b_format = b,
           .c_MN = result(c, accumulate, sum_bound(s.K), s.M, s.N),
-          .beta = accumulate ? 1.0f : 0.0f};
+          .beta = accumulate ? 1.0f : 0.0f,
+          .bias_N = bias_of(c, bias, s.N)};
 }
 
 TEST(Conformance, matmul_mxfp8) {
@@ -164,7 +173,7 @@ TEST(Conformance, matmul_mxfp8) {
       for (bool accumulate : {false, true})
         compare<MatMulMxfp8>(
             op, fmt::format("M={} N={} K={} a={} accumulate={}", s.M, s.N, s.K, info(a).name, accumulate),
-            [&](Case& c) { return mxfp8_product(c, s, a, Format::Mxfp8E4M3, accumulate); },
+            [&](Case& c) { return mxfp8_product(c, s, a, Format::Mxfp8E4M3, accumulate, !accumulate); },
             {.strided = false, .same_levels = false});
 }
 

@@ -34,6 +34,11 @@ void run(Stream& stream, const CodedProduct& g) {
     at.a_scale = g.b.scales.data();
     at.b_scale = g.a.scales.data();
   }
+  View<float> sums;
+  if (finished_by_us(g)) {
+    sums = stream.scratch().take<float>(g.c_MN.size(0), g.c_MN.size(1));
+    at.d = sums.data();
+  }
   if (product.alpha_on_device) {
     float* alpha = stream.scratch().take<float>(1).data();
     write_alpha(stream, g.a.scale, g.b.scale, g.inverse_range, alpha);
@@ -44,6 +49,8 @@ void run(Stream& stream, const CodedProduct& g) {
       "{}: cuBLASLt {} has no algorithm for [{}, {}] by [{}, {}] on this card; multiply exact BF16 operands "
       "with matmul",
       g.op, cublasLtGetVersion(), g.a.rows(), g.a.summed(), g.b.rows(), g.b.summed());
+  // The sums have alpha already.
+  if (!sums.empty()) finish_product(stream, {.c_MN = g.c_MN, .beta = g.beta, .bias_N = g.bias_N}, sums);
 }
 
 void run(Stream& stream, const MatMulFp8& g) { run(stream, coded(g)); }

@@ -51,6 +51,13 @@ LtMatrix result(const RealView& c) {
   return m;
 }
 
+/// FP32 scratch for the sums of a result.
+LtMatrix sums(const LtMatrix& d) {
+  LtMatrix m{LtType::F32, d.rows, d.cols, d.rows};
+  m.alignment = alignment_of(nullptr, m);
+  return m;
+}
+
 }  // namespace
 
 std::optional<LtProduct> lt_product(const MatMul& g) {
@@ -60,8 +67,7 @@ std::optional<LtProduct> lt_product(const MatMul& g) {
   p.transpose_a = a->summed_first;
   p.transpose_b = !b->summed_first;
   if (finished_by_us(g)) {
-    p.d = {LtType::F32, p.d.rows, p.d.cols, p.d.rows};
-    p.d.alignment = alignment_of(nullptr, p.d);
+    p.d = sums(p.d);
     return p;
   }
   p.accumulate = g.beta != 0;
@@ -74,7 +80,8 @@ LtProduct lt_product(const CodedProduct& g) {
   LtProduct p{.a = operand(g.b), .b = operand(g.a), .d = result(g.c_MN), .transpose_a = true};
   const std::int64_t block = info(g.a.format).block;
   p.scale = block == 0 ? LtScale::Tensor : block == 16 ? LtScale::Vec16E4M3 : LtScale::Vec32E8M0;
-  p.accumulate = g.beta != 0;
+  if (finished_by_us(g)) p.d = sums(p.d);
+  p.accumulate = g.beta != 0 && !finished_by_us(g);
   p.alpha_on_device = g.a.format == Format::Nvfp4 && (g.a.scale != nullptr || g.b.scale != nullptr);
   p.fast_accumulation = g.fast_accumulation;
   return p;

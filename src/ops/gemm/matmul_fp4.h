@@ -7,7 +7,7 @@ namespace nibble {
 
 /// The product of two NVFP4 matrices as they are stored, on tensor cores that have FP4 (Blackwell) [NVFP4]:
 ///
-///   c[m,n] = alpha * sum over k of (a[m,k] s_a[m,k/16]) (b[n,k] s_b[n,k/16])  (+ beta * c[m,n])
+///   c[m,n] = alpha * sum over k of (a[m,k] s_a[m,k/16]) (b[n,k] s_b[n,k/16])  (+ bias[n])  (+ beta * c[m,n])
 ///   alpha  = ((1 * a_amax) * b_amax) * fl(1 / 7225344)     in FP32 and in this order [TE]
 ///
 /// codes    U8 [rows, K/2], element 2i in the low half of byte i; rows contiguous
@@ -27,8 +27,9 @@ struct MatMulFp4 {
   View<const std::uint8_t> a_scales, b_scales;
   const float* a_amax = nullptr;
   const float* b_amax = nullptr;
-  RealView c_MN;   ///< BF16 or FP32; FP32 when beta is 1
-  float beta = 0;  ///< 0 or 1
+  RealView c_MN;               ///< BF16 or FP32; FP32 when beta is 1
+  float beta = 0;              ///< 0 or 1
+  View<const float> bias_N{};  ///< optional; FP32, added after alpha, before the rounding to c
 };
 
 NIBBLE_OP(MatMulFp4, matmul_fp4)

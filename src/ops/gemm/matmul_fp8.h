@@ -8,7 +8,8 @@ namespace nibble {
 
 /// The product of two FP8 matrices with one scale a tensor [FP8], on tensor cores that have FP8:
 ///
-///   c[m,n] = alpha * sum over k of a[m,k] b[n,k]  (+ beta * c[m,n]),   alpha = (1 * a_scale) * b_scale
+///   c[m,n] = alpha * sum over k of a[m,k] b[n,k]  (+ bias[n])  (+ beta * c[m,n]),   alpha = (1 * a_scale) *
+///   b_scale
 ///
 /// where a[m,k] is the value of a code. Both operands have the summed axis contiguous ("TN"), the only form
 /// that Hopper multiplies: a transposed operand is a transposed copy of codes. Scales are what Quantize
@@ -33,6 +34,7 @@ struct MatMulFp8 {
   RealView c_MN;                   ///< BF16 or FP32; FP32 when beta is 1
   float beta = 0;                  ///< 0 or 1
   bool fast_accumulation = false;  ///< cuda: faster and coarser sums; for fprop at most
+  View<const float> bias_N{};      ///< optional; FP32, added after alpha, before the rounding to c
 };
 
 NIBBLE_OP(MatMulFp8, matmul_fp8)

@@ -8,7 +8,7 @@ namespace nibble {
 
 /// The product of two MXFP8 matrices as they are stored, on tensor cores that have it (Blackwell) [OCP-MX]:
 ///
-///   c[m,n] = sum over k of (a[m,k] s_a[m,k/32]) (b[n,k] s_b[n,k/32])  (+ beta * c[m,n])
+///   c[m,n] = sum over k of (a[m,k] s_a[m,k/32]) (b[n,k] s_b[n,k/32])  (+ bias[n])  (+ beta * c[m,n])
 ///
 /// codes    U8 [rows, K], rows contiguous
 /// scales   E8M0 in the 128 x 4 swizzle of quant/swizzle.h: swizzle_padded_rows(rows) *
@@ -25,6 +25,7 @@ struct MatMulMxfp8 {
   Format a_format = Format::Mxfp8E4M3, b_format = Format::Mxfp8E4M3;  ///< or Mxfp8E5M2
   RealView c_MN;                                                      ///< BF16 or FP32; FP32 when beta is 1
   float beta = 0;                                                     ///< 0 or 1
+  View<const float> bias_N{};  ///< optional; FP32, added after alpha, before the rounding to c
 };
 
 NIBBLE_OP(MatMulMxfp8, matmul_mxfp8)
