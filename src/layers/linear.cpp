@@ -87,9 +87,7 @@ std::string fault_sentence(std::int64_t step, std::span<const LinearInfo> linear
 }
 
 Linear::Linear(LinearInfo info, Device& device, Param weight, Param bias)
-    : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {
-  info_.bias = bias_.present();
-}
+    : info_(std::move(info)), device_(&device), weight_(weight), bias_(bias) {}
 
 Product Linear::product_of(const Context& ctx, const ResolvedLinear& plan, Gemm gemm,
                            std::int64_t tokens) const {

@@ -63,11 +63,10 @@ class ParameterList {
 struct LinearShape {
   const char* name;
   std::int64_t n, k;
-  bool bias = false;
 };
 
 std::vector<LinearShape> linear_shapes(std::int64_t d, const AttentionSpec& a) {
-  return {{"qkv", (a.heads + 2 * a.kv_heads) * a.head_dim, d, a.qkv_bias}, {"out", d, a.heads * a.head_dim}};
+  return {{"qkv", (a.heads + 2 * a.kv_heads) * a.head_dim, d}, {"out", d, a.heads * a.head_dim}};
 }
 std::vector<LinearShape> linear_shapes(std::int64_t d, const MlpSpec& m) {
   return {{"up", m.activation == Activation::SwiGlu ? 2 * m.hidden : m.hidden, d}, {"down", d, m.hidden}};
@@ -130,8 +129,7 @@ std::vector<LinearInfo> linears(const DecoderSpec& spec) {
                      .blocks = spec.blocks(),
                      .n = shape.n,
                      .k = shape.k,
-                     .position = static_cast<int>(out.size()),
-                     .bias = shape.bias});
+                     .position = static_cast<int>(out.size())});
     }
   }
   return out;

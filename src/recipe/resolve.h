@@ -21,7 +21,6 @@ struct LinearInfo {
   std::int64_t n = 0;  ///< output features (rows of the weight)
   std::int64_t k = 0;  ///< input features
   int position = 0;    ///< index among all linears of the model: the `layer` of the Philox counter
-  bool bias = false;   ///< fprop adds one
 };
 
 /// What one linear does in one step.
