@@ -34,7 +34,7 @@ struct Options {
   std::int64_t batch = 8, micro_batch = 0, sequence = 256, vocab = 0, blocks = 0, steps = 30;
   Recomputation recompute = Recomputation::None;
   bool repeatable = true;
-  std::string tune_gemms, gemm_tuning, logits = "fp32";
+  std::string tune_gemms, gemm_tuning, residual_gradient = "fp32", logits = "fp32";
   std::vector<std::string> recipes = {"fp32", "bf16", "nvfp4"};
   bool quantizers = true, products = true, training = true, telemetry = false;
 };
@@ -74,8 +74,8 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
                       bool observed = false) {
   const std::int64_t tokens = o.batch * o.sequence;
   const Clock::time_point made = Clock::now();
-  Recipe treatment = find_recipe(recipe);
-  treatment.logits = format_from_name(o.logits);
+  Recipe treatment = edited(find_recipe(recipe), {.residual_gradient = format_from_name(o.residual_gradient),
+                                                  .logits = format_from_name(o.logits)});
   Learner learner(stream, {.model = model,
                            .recipe = std::move(treatment),
                            .optimizer = {},
@@ -343,6 +343,10 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--blocks", o->blocks,
                  "Blocks instead of the preset's, for a model that does not fit; 0: the preset's")
       ->capture_default_str();
+  app.add_option("--residual-gradient", o->residual_gradient,
+                 "fp32 or bf16, as precision.residual_gradient; not of recipe fp32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--logits", o->logits, "fp32 or bf16, as precision.logits")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}));

@@ -73,8 +73,9 @@ struct Context {
   const Recipe& recipe;            ///< read by Linear alone
   DType activation = DType::BF16;  ///< storage of activations: F32 when the recipe's base is FP32
   DType residual = DType::BF16;    ///< storage of the residual stream
-  DType logits = DType::F32;       ///< storage of the logits
-  std::int64_t seq_len = 0;        ///< tokens of a sequence; a micro-batch is whole sequences
+  DType residual_gradient = DType::F32;  ///< storage of its gradient
+  DType logits = DType::F32;             ///< storage of the logits
+  std::int64_t seq_len = 0;              ///< tokens of a sequence; a micro-batch is whole sequences
   std::int64_t step = 0;
   std::int64_t first_token = 0;  ///< of this micro-batch in the step's global batch
   std::uint64_t sr_seed = 0;     ///< key of stochastic rounding

@@ -34,7 +34,7 @@ void Norm::again(Context& ctx, RealView y_TD, float* amax) const {
                         .amax = amax});
 }
 
-void Norm::backward(Context& ctx, ConstRealView dy_TD, View<float> dresidual_TD, RealView dresidual_copy_TD,
+void Norm::backward(Context& ctx, ConstRealView dy_TD, RealView dresidual_TD, RealView dresidual_copy_TD,
                     float* amax) {
   rms_norm_backward(ctx.stream, {.x_TD = saved_x_TD_,
                                  .w_D = weight_.master,

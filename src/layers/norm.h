@@ -21,8 +21,9 @@ class Norm {
   /// What forward gave, computed again from what it kept.
   void again(Context& ctx, RealView y_TD, float* amax = nullptr) const;
 
-  /// Adds into the FP32 gradient of the residual stream, and rounds the sum into dresidual_copy_TD.
-  void backward(Context& ctx, ConstRealView dy_TD, View<float> dresidual_TD, RealView dresidual_copy_TD,
+  /// Adds into the gradient of the residual stream, and rounds an FP32 sum into dresidual_copy_TD where that
+  /// is not empty. `amax` is that of the copy, without one of the sum.
+  void backward(Context& ctx, ConstRealView dy_TD, RealView dresidual_TD, RealView dresidual_copy_TD,
                 float* amax = nullptr);
 
  private:

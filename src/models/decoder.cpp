@@ -145,13 +145,16 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
 
 void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD) {
   const std::int64_t tokens = ids_T.size(0);
-  const View<float> dresidual_TD = ctx.arena.take<float>(tokens, spec_.d_model);
-  const RealView dy_TD = ctx.activations(tokens, spec_.d_model);
+  const RealView dresidual_TD = ctx.arena.take_real(ctx.residual_gradient, tokens, spec_.d_model);
+  // Mixers read the gradient itself where it has the activations' type, else what the norms round of it.
+  const bool rounds = ctx.residual_gradient != ctx.activation;
+  const RealView rounded_TD = rounds ? ctx.activations(tokens, spec_.d_model) : RealView();
+  const RealView dy_TD = rounds ? rounded_TD : dresidual_TD;
   const RealView dnormed_TD = ctx.activations(tokens, spec_.d_model);
   ctx.stream.device().zero(dresidual_TD.data(),
-                           static_cast<std::size_t>(dresidual_TD.numel()) * sizeof(float));
+                           static_cast<std::size_t>(dresidual_TD.numel()) * size_of(dresidual_TD.dtype()));
   float* amax = sublayers_.back().mixer->last().room_for_amax_of_dy(ctx, ctx.arena);
-  final_norm_.backward(ctx, dfinal_TD, dresidual_TD, dy_TD, amax);
+  final_norm_.backward(ctx, dfinal_TD, dresidual_TD, rounded_TD, amax);
   if (ctx.step == nan_step_) {
     inject_nan(ctx, dy_TD);
     amax = nullptr;
@@ -177,7 +180,7 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
       whole.observer = ctx.observer;
     }
     s.mixer->backward(whole, normed_TD, {dy_TD, amax}, dnormed_TD);
-    s.norm.backward(ctx, dnormed_TD, dresidual_TD, dy_TD, next_amax);
+    s.norm.backward(ctx, dnormed_TD, dresidual_TD, rounded_TD, next_amax);
     amax = next_amax;
   }
   embedding_backward(ctx.stream, {.ids_T = ids_T, .dx_TD = dresidual_TD, .dw_VD = embedding_.grad});

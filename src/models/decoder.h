@@ -16,9 +16,9 @@ namespace nibble {
 /// A decoder-only language model: embedding, sublayers x + mixer(norm(x)), final norm, head. Llama-like and
 /// hybrid Mamba-2 models differ only in their list of sublayers.
 ///
-/// The residual stream is stored as ctx.residual; its gradient is one FP32 buffer [T, D] into which every
-/// norm's backward adds. One micro-batch is in flight at a time; all memory comes from ctx.arena and is given
-/// back when a call returns.
+/// The residual stream is stored as ctx.residual; its gradient is one buffer [T, D] of ctx.residual_gradient,
+/// FP32 by default, into which every norm's backward adds. One micro-batch is in flight at a time; all memory
+/// comes from ctx.arena and is given back when a call returns.
 class Decoder {
  public:
   /// The parameters stay in `params`, which outlives the model. `compute` is what GEMMs read: the BF16 copies

@@ -84,6 +84,7 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
               .recipe = recipe,
               .activation = type,
               .residual = recipe.residual == Format::Fp32 ? DType::F32 : DType::BF16,
+              .residual_gradient = recipe.residual_gradient == Format::Fp32 ? DType::F32 : DType::BF16,
               .seq_len = tokens.length};
 
   Device& device = stream.device();

@@ -80,16 +80,17 @@ TEST_F(Checks, GroupsMustDivideTheFeatures) {
               HasSubstr("6 features do not divide into 4 groups"));
 }
 
-TEST_F(Checks, TheAmaxOfACopyNeedsTheCopy) {
+TEST_F(Checks, ACopyOfTheGradientIsOneOfAnFp32Sum) {
   const View<float> x(memory_.data(), 2, 3), row(memory_.data(), 3), rstd(memory_.data(), 2);
+  const RealView narrow(memory_.data(), DType::BF16, Layout::contiguous(2, 3));
   EXPECT_THAT(refusal(rms_norm_backward, {.x_TD = View<const float>(x),
                                           .w_D = row,
                                           .rstd_T = rstd,
                                           .dy_TD = View<const float>(x),
-                                          .dx_TD = x,
+                                          .dx_TD = narrow,
                                           .dw_D = row,
-                                          .amax = memory_.data()}),
-              HasSubstr("amax is that of dx_copy, which is not asked for"));
+                                          .dx_copy_TD = narrow}),
+              HasSubstr("dx_copy is for a dx of F32, and this one is BF16"));
 }
 
 }  // namespace

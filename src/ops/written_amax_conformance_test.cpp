@@ -149,6 +149,21 @@ TEST(WrittenAmax, OfTheGradientBehindARmsNorm) {
   });
 }
 
+TEST(WrittenAmax, OfTheGradientBehindARmsNormThatIsReadWithoutACopy) {
+  on_every_backend([](Matrices& m, DType dtype) {
+    const RealView dx = m.input(dtype, m.columns());
+    m.expect_amax<RmsNormBackward>(rms_norm_backward,
+                                   {.x_TD = m.input(dtype, m.columns()),
+                                    .w_D = m.input(DType::F32, m.columns()).as<float>().row(0),
+                                    .rstd_T = m.input(DType::F32, m.rows()).as<float>().row(0),
+                                    .dy_TD = m.input(dtype, m.columns()),
+                                    .dx_TD = dx,
+                                    .dw_D = m.vector(m.columns()),
+                                    .amax = m.vector(1).data()},
+                                   dx);
+  });
+}
+
 TEST(WrittenAmax, OfBothHalvesOfTheGradientOfSwiGlu) {
   on_every_backend([](Matrices& m, DType dtype) {
     const RealView d = m.output(dtype, 2 * m.columns());

@@ -80,6 +80,8 @@ void add_activations(const Workload& w, const ParallelLayout& l, Memory& m) {
   }
   m.items.push_back({"activations", layers});
   m.items.push_back({"logits", logits});
+  m.items.push_back({"gradient of the residual stream",
+                     tokens * static_cast<double>(w.d_model) * w.residual_gradient_bytes / tp});
   m.items.push_back({"temporaries", 4 * tokens * static_cast<double>(widest(w)) / tp});
 }
 

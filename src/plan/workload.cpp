@@ -137,6 +137,7 @@ Workload make_workload(const PlanModel& model, const Recipe& recipe, std::int64_
   Workload w;
   w.model = model.name;
   w.recipe = recipe.name;
+  w.residual_gradient_bytes = recipe.residual_gradient == Format::Bf16 ? 2 : 4 + 2;
   const std::vector<LinearInfo> all =
       model.dense ? dense_sizes(*model.dense, w) : sparse_sizes(*model.sparse, w);
   w.parameters = static_cast<double>(plan_parameters(model));

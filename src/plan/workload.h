@@ -52,6 +52,8 @@ struct Workload {
   double linear_parameters = 0;  ///< of the linears, stored (all experts)
   double matmul_parameters = 0;  ///< that a token is multiplied by, head included
   int sublayers = 0;
+  double residual_gradient_bytes =
+      0;  ///< an element: the sum, and the copy that mixers read where it is FP32
   std::int64_t heads = 0, kv_heads = 0;  ///< of one attention layer; 0: none
   std::int64_t ffn_quantum = 0;          ///< smallest hidden width of an MLP, or 0
   double attention_width = 0;            ///< sum over attention layers of heads * head_dim

@@ -166,9 +166,10 @@ void print_attention(std::string& out, const AttentionRecipe& a) {
 std::string explain(const Recipe& recipe, std::span<const LinearInfo> linears, std::int64_t step,
                     double other_flops) {
   std::string out = fmt::format(
-      "Recipe {} {}: {}\nStep {}. Residual stream {}, logits {}; embeddings, head, norms, softmax, "
-      "scan and convolution are never quantised.\n",
-      recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name, info(recipe.logits).name);
+      "Recipe {} {}: {}\nStep {}. Residual stream {}, its gradient {}, logits {}; embeddings, head, norms, "
+      "softmax, scan and convolution are never quantised.\n",
+      recipe.name, recipe.source, recipe.summary, step, info(recipe.residual).name,
+      info(recipe.residual_gradient).name, info(recipe.logits).name);
   print_switches(out, recipe, linears, step);
   print_attention(out, recipe.attention);
   print_sums(out, recipe);

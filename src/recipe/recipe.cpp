@@ -220,6 +220,16 @@ void edit_attention(AttentionRecipe& attention, const RecipeEdits& edits) {
               "precision.attention_qk or precision.attention_pv, or remove the key");
 }
 
+void edit_storage(Recipe& recipe, const RecipeEdits& edits) {
+  if (edits.residual) recipe.residual = *edits.residual;
+  if (edits.residual_gradient) recipe.residual_gradient = *edits.residual_gradient;
+  if (edits.logits) recipe.logits = *edits.logits;
+  check_usage(recipe.residual_gradient == Format::Fp32 || recipe.base != Format::Fp32,
+              "precision.residual_gradient = \"bf16\" needs activations in BF16, and those of recipe \"{}\" "
+              "are in FP32; remove the key, or choose another recipe",
+              recipe.name);
+}
+
 /// The catalogue's row, and what the run says of all of its precision.
 RecipeSwitch to_switch(const SwitchEdit& edit, const RecipeEdits& run) {
   RecipeSwitch out{.from_step = edit.from_step, .gemms = edit.gemms, .to = find_recipe(edit.recipe)};
@@ -335,8 +345,7 @@ Recipe edited(Recipe recipe, const RecipeEdits& edits) {
     if (edits.profile) spec.profile = *edits.profile;
     if (edits.non_finite) spec.non_finite = *edits.non_finite;
   });
-  if (edits.residual) recipe.residual = *edits.residual;
-  if (edits.logits) recipe.logits = *edits.logits;
+  edit_storage(recipe, edits);
   edit_attention(recipe.attention, edits);
   edit_scaling(recipe, edits);
   edit_accumulation(recipe, edits);

@@ -91,7 +91,8 @@ struct Recipe {
   GemmRecipe fprop, dgrad, wgrad;  ///< the linears that are not kept
   Format base = Format::Bf16;      ///< what kept linears, activations and gradients are in: Bf16, or Fp32
   Format residual = Format::Bf16;  ///< the residual stream
-  Format logits = Format::Fp32;    ///< of a training step: Fp32, or Bf16, which halves what the loss reads
+  Format residual_gradient = Format::Fp32;  ///< its gradient: Fp32, or Bf16 where `base` is (ADR 8)
+  Format logits = Format::Fp32;  ///< of a training step: Fp32, or Bf16, which halves what the loss reads
 
   /// The published counts of blocks kept in `base` for a model of `of_blocks` blocks. For a model of L blocks
   /// they scale to round(first L / of_blocks) and max(1, round(last L / of_blocks)).
@@ -162,7 +163,7 @@ struct RecipeEdits {
   std::vector<SwitchEdit> switches;
   std::optional<Profile> profile;
   std::optional<NonFinite> non_finite;
-  std::optional<Format> residual, logits;
+  std::optional<Format> residual, residual_gradient, logits;
   std::optional<Format> attention_qk, attention_pv;
   std::optional<bool> attention_backward;
   std::optional<TensorScaling> tensor_scaling;  ///< of the NVFP4 operands

@@ -114,6 +114,15 @@ TEST(Edits, ASwitchThatMeansNothingIsRefused) {
   EXPECT_THAT(usage_error([] { edited(find_recipe("bf16"), {.rht = true}); }), HasSubstr("precision.rht"));
 }
 
+TEST(Edits, TheGradientOfTheResidualStreamIsBf16WhereActivationsAreAndOnlyWhenAskedFor) {
+  for (const Recipe& r : recipe_catalog()) EXPECT_EQ(r.residual_gradient, Format::Fp32) << r.name;
+  EXPECT_EQ(edited(find_recipe("nvfp4"), {.residual_gradient = Format::Bf16}).residual_gradient,
+            Format::Bf16);
+  EXPECT_THAT(usage_error([] { edited(find_recipe("fp32"), {.residual_gradient = Format::Bf16}); }),
+              HasSubstr("precision.residual_gradient = \"bf16\" needs activations in BF16"));
+  EXPECT_EQ(edited(find_recipe("fp32"), {.residual_gradient = Format::Fp32}).residual_gradient, Format::Fp32);
+}
+
 TEST(PlantedFault, MakesTheSignsOfTheWgradOperandsDiffer) {
   const ResolvedLinear r = resolve(edited(find_recipe("nvfp4"), {.wgrad_sign_mismatch = true}), kMiddle, 0);
   EXPECT_NE(r.wgrad.a.sign_mask, r.wgrad.b.sign_mask);

@@ -50,7 +50,7 @@ constexpr Group kMemoryGroups[] = {
     {"quantised copies", "s0", "weights, quantised"},
     {"gradients", "s6", "gradients"},
     {"master and moments", "s5", "master|optimizer"},
-    {"activations", "s4", "activations|temporaries"},
+    {"activations", "s4", "activations|temporaries|gradient of"},
     {"logits", "s7", "logits"},
     {"context, fragmentation", "s9", "context|fragmentation"},
 };

@@ -94,6 +94,7 @@ Context Learner::context(std::int64_t first_token) {
           .recipe = config_.recipe,
           .activation = compute_type(config_.recipe),
           .residual = storage(config_.recipe.residual),
+          .residual_gradient = storage(config_.recipe.residual_gradient),
           .logits = storage(config_.recipe.logits),
           .seq_len = config_.sequence,
           .step = steps_begun_,

@@ -96,7 +96,7 @@ struct PrecisionSection {
   std::optional<std::string> rht_signs;
   std::vector<std::string> rht_gemms;
   std::vector<std::string> keep_bf16;
-  std::optional<std::string> profile, non_finite, residual, logits;
+  std::optional<std::string> profile, non_finite, residual, residual_gradient, logits;
   std::optional<std::string> attention_qk, attention_pv;
   std::optional<bool> attention_backward;
   std::optional<std::string> tensor_scale, accumulate;

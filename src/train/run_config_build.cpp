@@ -92,6 +92,7 @@ void check_precision(const RunConfig& c) {
   one_of("precision.profile", c.precision.profile, profile_names());
   one_of("precision.non_finite", c.precision.non_finite, {"detect", "as_te"});
   one_of("precision.residual", c.precision.residual, {"bf16", "fp32"});
+  one_of("precision.residual_gradient", c.precision.residual_gradient, {"bf16", "fp32"});
   one_of("precision.logits", c.precision.logits, {"bf16", "fp32"});
   one_of("precision.attention_qk", c.precision.attention_qk, {"bf16", "fp8", "nvfp4", "mxfp8"});
   one_of("precision.attention_pv", c.precision.attention_pv, {"bf16", "fp8", "nvfp4", "mxfp8"});
@@ -255,6 +256,8 @@ RecipeEdits to_edits(const RunConfig& c) {
   if (p.profile) edits.profile = profile_from_name(*p.profile);
   if (p.non_finite) edits.non_finite = *p.non_finite == "detect" ? NonFinite::Detect : NonFinite::AsTe;
   if (p.residual) edits.residual = *p.residual == "bf16" ? Format::Bf16 : Format::Fp32;
+  if (p.residual_gradient)
+    edits.residual_gradient = *p.residual_gradient == "bf16" ? Format::Bf16 : Format::Fp32;
   if (p.logits) edits.logits = *p.logits == "bf16" ? Format::Bf16 : Format::Fp32;
   if (p.attention_qk) edits.attention_qk = attention_format(*p.attention_qk);
   if (p.attention_pv) edits.attention_pv = attention_format(*p.attention_pv);

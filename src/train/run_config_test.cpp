@@ -255,6 +255,20 @@ TEST(Recipes, TakeTheOptionsOfRotationAndStochasticRounding) {
               HasSubstr("power of two from 2 to 128"));
 }
 
+TEST(Recipes, TakeTheTypesOfTheResidualStreamOfItsGradientAndOfTheLogits) {
+  const Recipe r = candidate_recipe(
+      parse("[precision]\nresidual = \"fp32\"\nresidual_gradient = \"bf16\"\nlogits = \"bf16\"\n"));
+  EXPECT_EQ(r.residual, Format::Fp32);
+  EXPECT_EQ(r.residual_gradient, Format::Bf16);
+  EXPECT_EQ(r.logits, Format::Bf16);
+  EXPECT_EQ(candidate_recipe(parse("")).residual_gradient, Format::Fp32);
+  EXPECT_THAT(parse_error("[precision]\nresidual_gradient = \"fp16\"\n"), HasSubstr("bf16, fp32"));
+  EXPECT_THAT(usage_error([] {
+                candidate_recipe(parse("[precision]\nrecipe = \"fp32\"\nresidual_gradient = \"bf16\"\n"));
+              }),
+              HasSubstr("choose another recipe"));
+}
+
 TEST(Recipes, OfAnUnquantisedRunTakeNoCountsFromThePreset) {
   const Recipe recipe =
       candidate_recipe(parse("[model]\npreset = \"paper-8b\"\n[precision]\nrecipe = \"bf16\"\n"));

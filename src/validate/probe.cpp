@@ -33,6 +33,7 @@ Recipe with_kept(Recipe recipe, const std::vector<LinearInfo>& linears, const st
 Recipe in_fp32(Recipe recipe) {
   recipe.base = Format::Fp32;
   recipe.residual = Format::Fp32;
+  recipe.residual_gradient = Format::Fp32;
   return recipe;
 }
 
@@ -139,6 +140,7 @@ class Bench {
                 .recipe = recipe,
                 .activation = fp32 ? DType::F32 : DType::BF16,
                 .residual = fp32 || recipe.residual == Format::Fp32 ? DType::F32 : DType::BF16,
+                .residual_gradient = recipe.residual_gradient == Format::Fp32 ? DType::F32 : DType::BF16,
                 .seq_len = learner_.config().sequence,
                 .step = learner_.steps_done(),
                 .first_token = static_cast<std::int64_t>(index) * tokens,

@@ -19,7 +19,7 @@ void check_ids(View<const std::int32_t> ids_T, std::int64_t vocab);
 /// dw[id[t],:] += dx[t,:], in the order of t for every row, so that the sum does not depend on threads.
 struct EmbeddingBackward {
   View<const std::int32_t> ids_T;
-  View<const float> dx_TD;
+  ConstRealView dx_TD;
   View<float> dw_VD;
 };
 

@@ -41,5 +41,16 @@ TEST(Conformance, embedding_backward) {
     });
 }
 
+TEST(EmbeddingConformance, TheGradientMayBeBf16) {
+  for (auto [T, V, D] : kShapes)
+    compare<EmbeddingBackward>(
+        embedding_backward, fmt::format("T={} V={} D={} of bf16", T, V, D), [&](Case& c) {
+          const RealView dx = c.output_as(DType::BF16, "dx", Bound::same_bytes(), T, D);
+          return EmbeddingBackward{.ids_T = c.ids(0, static_cast<std::int32_t>(V), T),
+                                   .dx_TD = dx,
+                                   .dw_VD = c.output_f32("dw", Bound::same_bytes(), V, D)};
+        });
+}
+
 }  // namespace
 }  // namespace nibble

@@ -22,8 +22,10 @@ void run(Stream& stream, const EmbeddingBackward& e) {
   // Tiles of columns: every row of dw is then summed by one thread a column, in the order of the tokens.
   constexpr std::int64_t kColumns = 64;
   for_tiles(stream, e.dw_VD.size(1), kColumns, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    const ConstRealView dx = e.dx_TD.cols(begin, end - begin);
+    float buffer[kColumns];
     for (std::int64_t t = 0; t < e.ids_T.size(0); ++t)
-      NIBBLE_SIMD_CALL(add_to, &e.dw_VD(e.ids_T(t), begin), &e.dx_TD(t, begin), end - begin);
+      NIBBLE_SIMD_CALL(add_to, &e.dw_VD(e.ids_T(t), begin), read_row(dx, t, buffer), end - begin);
   });
 }
 

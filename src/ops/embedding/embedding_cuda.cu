@@ -70,11 +70,11 @@ constexpr int kAhead = 16;   ///< rows of dx on their way at once
 /// but its loads do not wait for each other: with sixteen rows on their way, 3000 tokens take about 200 us
 /// beside all the rest, which at T = 65536, D = 2048 takes as long.
 ///
-/// Floor at T = 16384, D = 2048 and 4.2 TB/s: 4 bytes an element of dx, 8 of each row of dw that occurs; with
-/// 5000 different ids 134 + 82 MB, 51 us.
-template <int kPack>
+/// Floor at T = 16384, D = 2048 and 4.2 TB/s: 4 bytes an element of dx (2 in BF16), 8 of each row of dw that
+/// occurs; with 5000 different ids 134 + 82 MB, 51 us.
+template <class X, int kPack>
 __global__ void __launch_bounds__(kThreads)
-    embedding_backward_kernel(const std::uint64_t* sorted, std::int64_t T, const float* dx,
+    embedding_backward_kernel(const std::uint64_t* sorted, std::int64_t T, const X* dx,
                               std::int64_t dx_stride, float* dw, std::int64_t dw_stride, int D) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kTokens;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
       const int count = __popc(__ballot_sync(0xFFFFFFFFu, static_cast<std::int64_t>(pair >> 32) == id));
       const auto token = static_cast<std::uint32_t>(pair);
       for (int j = 0; j < count; j += kAhead) {
-        Stored<float, kPack> rows[kAhead];
+        Stored<X, kPack> rows[kAhead];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
           const std::int64_t t = __shfl_sync(0xFFFFFFFFu, token, j + k);
@@ -122,6 +122,22 @@ __global__ void __launch_bounds__(kThreads)
     if (inside) store_pack(to, sum);
     for (int skip = 0; skip < kWarps && heads != 0; ++skip) heads &= heads - 1;
   }
+}
+
+/// X: the type of dx.
+template <class X>
+void add_rows(Stream& stream, const EmbeddingBackward& e, const std::uint64_t* sorted) {
+  const std::int64_t T = e.ids_T.size(0);
+  const int D = static_cast<int>(e.dw_VD.size(1));
+  const auto launch_with = [&](auto kernel, int pack) {
+    launch(stream, "embedding_backward", kernel, dim3(blocks_for(T, kTokens), blocks_for(D, kWarp * pack)),
+           dim3(kThreads), 0, sorted, T, static_cast<const X*>(e.dx_TD.data()), e.dx_TD.stride(0),
+           e.dw_VD.data(), e.dw_VD.stride(0), D);
+  };
+  if (in_packs<4>(e.dx_TD, D) && in_packs<4>(RealView(e.dw_VD), D))
+    launch_with(embedding_backward_kernel<X, 4>, 4);
+  else
+    launch_with(embedding_backward_kernel<X, 1>, 1);
 }
 
 }  // namespace
@@ -157,14 +173,8 @@ void run(Stream& stream, const EmbeddingBackward& e) {
   sort(nullptr, bytes);
   sort(stream.scratch().take_bytes(bytes), bytes);
 
-  const auto launch_with = [&](auto kernel, int pack) {
-    launch(stream, op, kernel, dim3(blocks_for(T, kTokens), blocks_for(D, kWarp * pack)), dim3(kThreads), 0,
-           sorted.data(), T, e.dx_TD.data(), e.dx_TD.stride(0), e.dw_VD.data(), e.dw_VD.stride(0), D);
-  };
-  if (in_packs<4>(ConstRealView(e.dx_TD), D) && in_packs<4>(RealView(e.dw_VD), D))
-    launch_with(embedding_backward_kernel<4>, 4);
-  else
-    launch_with(embedding_backward_kernel<1>, 1);
+  e.dx_TD.dtype() == DType::BF16 ? add_rows<bf16>(stream, e, sorted.data())
+                                 : add_rows<float>(stream, e, sorted.data());
 }
 
 }  // namespace nibble::cuda

@@ -10,7 +10,7 @@ void run(Stream&, const Embedding& e) {
 
 void run(Stream&, const EmbeddingBackward& e) {
   for (std::int64_t t = 0; t < e.dx_TD.size(0); ++t)
-    for (std::int64_t d = 0; d < e.dx_TD.size(1); ++d) e.dw_VD(e.ids_T(t), d) += e.dx_TD(t, d);
+    for (std::int64_t d = 0; d < e.dx_TD.size(1); ++d) e.dw_VD(e.ids_T(t), d) += e.dx_TD.get(t, d);
 }
 
 }  // namespace nibble::ref

@@ -75,4 +75,26 @@ struct RowPacks {
   __device__ __forceinline__ float operator()(int k, int i) const { return packs[k][i]; }
 };
 
+/// The weight of this thread's columns, in registers, or where `kKept` is false read again for every row: it
+/// lies in the first cache, and the registers hold more rows at once.
+template <class Shape, int kPack, bool kKept>
+class RowWeight {
+ public:
+  __device__ __forceinline__ RowWeight(const float* mine, int left) : mine_(mine), left_(left) {
+    if constexpr (kKept) kept_.load(mine, left);
+  }
+  __device__ __forceinline__ Stored<float, kPack> pack(int k) const {
+    if constexpr (kKept) return kept_.packs[k];
+    Stored<float, kPack> w = {};
+    if (k * P::kStep < left_) w.load(mine_ + k * P::kStep);
+    return w;
+  }
+
+ private:
+  using P = Packs<Shape, kPack>;
+  const float* mine_;
+  int left_;
+  RowPacks<Shape, kPack, float> kept_;
+};
+
 }  // namespace nibble::cuda

@@ -37,9 +37,11 @@ void check(const RmsNormBackward& n) {
   expect_rows(op, "dy", n.dy_TD.layout(), {T, D});
   expect_rows(op, "dx", n.dx_TD.layout(), {T, D});
   expect_rows(op, "dw", n.dw_D.layout(), {D});
-  if (!n.dx_copy_TD.empty()) expect_rows(op, "dx_copy", n.dx_copy_TD.layout(), {T, D});
-  nibble::check(n.amax == nullptr || !n.dx_copy_TD.empty(),
-                "{}: amax is that of dx_copy, which is not asked for", op);
+  if (n.dx_copy_TD.empty()) return;
+  expect_rows(op, "dx_copy", n.dx_copy_TD.layout(), {T, D});
+  nibble::check(n.dx_TD.dtype() == DType::F32,
+                "{}: dx_copy is for a dx of F32, and this one is {}; read dx itself", op,
+                name_of(n.dx_TD.dtype()));
 }
 
 void check(const GatedRmsNorm& n) {

@@ -31,15 +31,17 @@ struct AddRmsNorm {
 };
 
 /// dx[t,d] += rstd (g - xhat mean_d(g xhat)),  g = dy w,  xhat = x rstd;   dw[d] += sum over t of dy xhat
+/// The sum in dx is FP32, rounded once where dx is BF16.
 struct RmsNormBackward {
   ConstRealView x_TD;
   View<const float> w_D, rstd_T;
   ConstRealView dy_TD;
-  View<float> dx_TD;  ///< += : the gradient of the residual stream is summed in FP32
-  View<float> dw_D;   ///< +=
-  /// Optional: dx after the addition, rounded to this type. It is what the next sublayer's backward reads.
+  RealView dx_TD;    ///< += : the gradient of the residual stream, FP32 by default (ADR 8)
+  View<float> dw_D;  ///< +=
+  /// Optional, beside an FP32 dx: dx after the addition, rounded to this type. It is what the next sublayer's
+  /// backward reads; without it, that reads dx.
   RealView dx_copy_TD{};
-  float* amax = nullptr;  ///< optional, beside dx_copy: of what is written there, as RmsNorm::amax
+  float* amax = nullptr;  ///< optional: of what the next sublayer's backward reads, as RmsNorm::amax
 };
 
 /// The gated norm of Mamba-2, gate first: r = y * silu(z);  out = r * rstd * w, where rstd is over each of

@@ -8,9 +8,9 @@
 /// tiles in order. Tiles are fixed by the shape, whatever the GPU.
 ///
 /// Floors at T = 16384, D = 2048 and 4.2 TB/s, BF16: rms_norm_backward reads x, dy and the FP32 dx, writes dx
-/// and its copy: 14 bytes an element, 470 MB, 112 us (12 bytes, 96 us without the copy);
-/// gated_rms_norm_backward reads y, z, dout, writes dy, dz: 10 bytes, 336 MB, 80 us. Partial sums add 8 bytes
-/// a tile and column: 4 %.
+/// and its copy: 14 bytes an element, 470 MB, 112 us (12 bytes, 96 us without the copy; 8 bytes, 64 us with a
+/// dx in BF16); gated_rms_norm_backward reads y, z, dout, writes dy, dz: 10 bytes, 336 MB, 80 us. Partial
+/// sums add 8 bytes a tile and column: 4 %.
 namespace nibble::cuda {
 namespace {
 
@@ -19,11 +19,13 @@ template <class Shape>
 inline constexpr int kTile = Shape::kRows == 1 ? 16 : 8 * Shape::kRows;
 
 /// Blocks that a multiprocessor should hold at once: as many as the registers of a row allow without
-/// spilling.
-template <class Shape>
-inline constexpr int kBlocksAtOnce = Shape::kThreads == 256   ? 1
-                                     : Shape::kElements == 16 ? 4
-                                                              : 3;
+/// spilling. G: the type of dx.
+template <class Shape, class G>
+constexpr int blocks_at_once() {
+  constexpr bool kNarrow = sizeof(G) == 2;
+  if (Shape::kThreads == 256) return 1;
+  return Shape::kElements == 16 ? (kNarrow ? 5 : 4) : (kNarrow ? 4 : 3);
+}
 template <class Shape, class Y>
 constexpr int gated_blocks_at_once() {
   constexpr bool kNarrow = sizeof(Y) == 2;
@@ -63,32 +65,32 @@ struct NormBackward {
   AnyRows x, dy, dx, copy;
   const float *w = nullptr, *rstd = nullptr;
   float* partial = nullptr;       ///< [tiles, D]
-  std::uint32_t* amax = nullptr;  ///< one place a tile, or null; of copy
+  std::uint32_t* amax = nullptr;  ///< one place a tile, or null; of copy, without one of dx
   std::int64_t T = 0;
   int D = 0;
 };
 
-template <class Shape, class X, class Y>
-__global__ void __launch_bounds__(Shape::kThreads, kBlocksAtOnce<Shape>)
+template <class Shape, class X, class Y, class G>
+__global__ void __launch_bounds__(Shape::kThreads, (blocks_at_once<Shape, G>()))
     norm_backward_kernel(const NormBackward n) {
-  // Packs of four: the FP32 gradient has most of the bytes.
-  constexpr int kPack = 4;
+  // Packs of four beside an FP32 gradient, which has most of the bytes and may have a copy.
+  constexpr bool kMayCopy = sizeof(G) == 4;
+  constexpr int kPack = kPackOf<X, G>;
   using P = Packs<Shape, kPack>;
   const int left = n.D - P::first();
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kTile<Shape>;
   const std::int64_t end = min(n.T, begin + kTile<Shape>);
   const float inverse_d = 1.0f / static_cast<float>(n.D);
 
-  RowPacks<Shape, kPack, float> w;
-  w.load(n.w + P::first(), left);
+  const RowWeight<Shape, kPack, sizeof(G) == 4> weight(n.w + P::first(), left);
   float dw[P::kCount][kPack] = {};
   std::uint32_t most = 0;
 #pragma unroll 1
   for (std::int64_t t = begin + threadIdx.x / Shape::kGroup; t < end; t += Shape::kRows) {
     RowPacks<Shape, kPack, X> x;
     RowPacks<Shape, kPack, Y> dy;
-    RowPacks<Shape, kPack, float> dx;
-    float* dx_row = n.dx.at<float>(t, P::first());
+    RowPacks<Shape, kPack, G> dx;
+    G* dx_row = n.dx.at<G>(t, P::first());
     Y* copy_row = n.copy.empty() ? nullptr : n.copy.at<Y>(t, P::first());
     x.load(n.x.at<X>(t, P::first()), left);
     dy.load(n.dy.at<Y>(t, P::first()), left);
@@ -96,25 +98,28 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocksAtOnce<Shape>)
     const float rstd = n.rstd[t];
     float dot = 0;
 #pragma unroll
-    for (int k = 0; k < P::kCount; ++k)
+    for (int k = 0; k < P::kCount; ++k) {
+      const Stored<float, kPack> w = weight.pack(k);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) dot = fmaf(dy(k, i) * w(k, i), x(k, i), dot);
+      for (int i = 0; i < kPack; ++i) dot = fmaf(dy(k, i) * w[i], x(k, i), dot);
+    }
     const float mean = row_sum<Shape>(dot) * rstd * inverse_d;
     x.forget_derived();
     dy.forget_derived();
 #pragma unroll
     for (int k = 0; k < P::kCount; ++k) {
+      const Stored<float, kPack> w = weight.pack(k);
       float out[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const float xhat = x(k, i) * rstd;
-        out[i] = fmaf(rstd, fmaf(-xhat, mean, dy(k, i) * w(k, i)), dx(k, i));
+        out[i] = fmaf(rstd, fmaf(-xhat, mean, dy(k, i) * w[i]), dx(k, i));
         dw[k][i] = fmaf(dy(k, i), xhat, dw[k][i]);
         most = max(most, magnitude_bits(out[i]));
       }
       if (k * P::kStep >= left) continue;
       store_pack(dx_row + k * P::kStep, out);
-      if (copy_row != nullptr) store_pack(copy_row + k * P::kStep, out);
+      if (kMayCopy && copy_row != nullptr) store_pack(copy_row + k * P::kStep, out);
     }
   }
   leave_columns<Shape, kPack>(dw, n.partial + static_cast<std::int64_t>(blockIdx.x) * n.D, left);
@@ -252,17 +257,38 @@ void launch_norm_backward(Stream& stream, void (*kernel)(NormBackward), unsigned
     if (a.amax != nullptr) most = stream.scratch().take<std::uint32_t>(tiles);
     n.amax = most.data();
     launch(stream, op, kernel, dim3(tiles), dim3(static_cast<unsigned>(threads)), 0, n);
-    if (a.amax != nullptr) finish_amax(stream, op, most, n.copy.is_bf16, a.amax);
+    const bool to_bf16 = n.copy.empty() ? n.dx.is_bf16 : n.copy.is_bf16;
+    if (a.amax != nullptr) finish_amax(stream, op, most, to_bf16, a.amax);
   });
 }
 
-template <class X, class Y>
+/// The types of x, dy and dx.
+template <class X, class Y, class G>
 bool run_packs(Stream& stream, const NormBackward& n, const RmsNormBackward& a) {
   return with_row_shape(n.D, [&](auto shape) {
     using Shape = decltype(shape);
-    launch_norm_backward(stream, norm_backward_kernel<Shape, X, Y>, blocks_for(n.T, kTile<Shape>),
+    launch_norm_backward(stream, norm_backward_kernel<Shape, X, Y, G>, blocks_for(n.T, kTile<Shape>),
                          Shape::kThreads, n, a);
   });
+}
+
+template <int N>
+bool all_in_packs(const RmsNormBackward& a) {
+  const std::int64_t D = a.x_TD.size(1);
+  return in_packs<N>(a.x_TD, D) && in_packs<N>(a.dy_TD, D) && in_packs<N>(a.dx_TD, D) &&
+         (a.dx_copy_TD.empty() || in_packs<N>(a.dx_copy_TD, D)) && aligned(a.w_D.data());
+}
+
+/// The types that recipes use have kernels of their own. False: there is none, or something does not lie in
+/// packs.
+bool run_packs(Stream& stream, const NormBackward& n, const RmsNormBackward& a) {
+  if (n.dx.is_bf16)
+    return n.x.is_bf16 && n.dy.is_bf16 && all_in_packs<8>(a) && run_packs<bf16, bf16, bf16>(stream, n, a);
+  if (!all_in_packs<4>(a) || (!n.copy.empty() && n.copy.is_bf16 != n.dy.is_bf16)) return false;
+  if (n.dy.is_bf16)
+    return n.x.is_bf16 ? run_packs<bf16, bf16, float>(stream, n, a)
+                       : run_packs<float, bf16, float>(stream, n, a);
+  return !n.x.is_bf16 && run_packs<float, float, float>(stream, n, a);
 }
 
 template <class Y>
@@ -285,23 +311,13 @@ void run(Stream& stream, const RmsNormBackward& a) {
   NormBackward n;
   n.x = a.x_TD;
   n.dy = a.dy_TD;
-  n.dx = RealView(a.dx_TD);
+  n.dx = a.dx_TD;
   n.w = a.w_D.data();
   n.rstd = a.rstd_T.data();
   n.T = a.x_TD.size(0);
   n.D = static_cast<int>(a.x_TD.size(1));
-  bool packs = in_packs<4>(a.x_TD, n.D) && in_packs<4>(a.dy_TD, n.D) && in_packs<4>(RealView(a.dx_TD), n.D) &&
-               aligned(a.w_D.data());
-  if (!a.dx_copy_TD.empty()) {
-    n.copy = a.dx_copy_TD;
-    packs = packs && in_packs<4>(a.dx_copy_TD, n.D) && n.copy.is_bf16 == n.dy.is_bf16;
-  }
-  bool done = false;
-  if (packs && n.dy.is_bf16)
-    done = n.x.is_bf16 ? run_packs<bf16, bf16>(stream, n, a) : run_packs<float, bf16>(stream, n, a);
-  else if (packs && !n.x.is_bf16)
-    done = run_packs<float, float>(stream, n, a);
-  if (!done)
+  if (!a.dx_copy_TD.empty()) n.copy = a.dx_copy_TD;
+  if (!run_packs(stream, n, a))
     launch_norm_backward(stream, any_norm_backward_kernel, blocks_for(n.T, kAnyTile), kAnyThreads, n, a);
 }
 

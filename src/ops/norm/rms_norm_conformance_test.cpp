@@ -114,6 +114,59 @@ TEST(RmsNormConformance, BackwardWithACopyOfTheGradient) {
             });
 }
 
+TEST(RmsNormConformance, BackwardIntoABf16Gradient) {
+  for (const Shape& s : kShapes)
+    for (DType residual : {DType::F32, DType::BF16})
+      compare<RmsNormBackward>(
+          rms_norm_backward, fmt::format("{} residual={}", text(s), name_of(residual)), [&](Case& c) {
+            const RealView x = c.output_as(residual, "x", Bound::same_bytes(), s.T, s.D);
+            return RmsNormBackward{.x_TD = x,
+                                   .w_D = c.input_f32(1, 0, s.D),
+                                   .rstd_T = c.input_f32(0.1, 1, s.T),
+                                   .dy_TD = c.input(s.T, s.D),
+                                   .dx_TD = c.output_as(DType::BF16, "dx", Bound::of(2e-6), s.T, s.D),
+                                   .dw_D = c.output_f32("dw", Bound::of(2e-6), s.D),
+                                   .amax = s.T % 2 == 0 ? nullptr : amax(c, DType::BF16, 2e-6)};
+          });
+}
+
+/// x = 0 and rstd = w = 1: what is added is dy itself, and the FP32 sum is the same one whoever computes it.
+RmsNormBackward add_dy(Case& c, const Shape& s) {
+  const RealView x = c.output("x", Bound::same_bytes(), s.T, s.D);
+  Case::fill(x, [](std::int64_t, std::int64_t) { return 0.0f; });
+  return {.x_TD = x,
+          .w_D = c.input_f32(0, 1, s.D),
+          .rstd_T = c.input_f32(0, 1, s.T),
+          .dy_TD = c.input(s.T, s.D),
+          .dx_TD = c.output_as(DType::BF16, "dx", Bound::same_bytes(), s.T, s.D),
+          .dw_D = c.output_f32("dw", Bound::same_bytes(), s.D),
+          .amax = c.output_f32("amax", Bound::same_bytes(), 1).data()};
+}
+
+TEST(RmsNormConformance, ABf16GradientIsTheSumRoundedOnceToNearestEven) {
+  for (const Shape& s : kShapes) {
+    compare<RmsNormBackward>(rms_norm_backward, text(s), [&](Case& c) { return add_dy(c, s); });
+
+    HostDevice device;
+    Stream stream(BackendKind::Ref, device, 1);
+    Case c(device, 1, DType::BF16, 0);
+    const RmsNormBackward op = add_dy(c, s);
+    std::vector<float> sums;
+    for (std::int64_t t = 0; t < s.T; ++t)
+      for (std::int64_t d = 0; d < s.D; ++d) sums.push_back(op.dx_TD.get(t, d) + op.dy_TD.get(t, d));
+    rms_norm_backward(stream, op);
+    std::int64_t wrong = 0, up = 0, down = 0;
+    for (std::int64_t i = 0; i < std::ssize(sums); ++i) {
+      const float sum = sums[static_cast<std::size_t>(i)], stored = op.dx_TD.get(i / s.D, i % s.D);
+      wrong += stored != bf16::nearest(sum).value() ? 1 : 0;
+      up += std::abs(stored) > std::abs(sum) ? 1 : 0;
+      down += std::abs(stored) < std::abs(sum) ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0) << text(s);
+    EXPECT_TRUE(s.D < 100 || (up > 0 && down > 0)) << text(s) << ": the case tests nothing";
+  }
+}
+
 TEST(Conformance, gated_rms_norm) {
   for (const Shape& s : kShapes)
     compare<GatedRmsNorm>(gated_rms_norm, text(s), [&](Case& c) {

@@ -54,18 +54,21 @@ void run(Stream& stream, const RmsNormBackward& n) {
   ColumnPartials dw(stream, T, D);
   AmaxPartials most(stream, T, n.amax);
   for_tiles(stream, T, kTileRows, [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
-    std::vector<float> buffer(static_cast<std::size_t>(2 * D));
+    std::vector<float> buffer(static_cast<std::size_t>(3 * D));
     float* dw_tile = dw.begin(tile);
     for (std::int64_t t = begin; t < end; ++t) {
       const float* x = read_row(n.x_TD, t, buffer.data());
       const float* dy = read_row(n.dy_TD, t, buffer.data() + D);
-      NIBBLE_SIMD_CALL(norm_row_backward, x, n.w_D.data(), dy, n.rstd_T(t), &n.dx_TD(t, 0), dw_tile, D);
-      if (!n.dx_copy_TD.empty()) write_row(n.dx_copy_TD, t, &n.dx_TD(t, 0));
-      most.note(tile, &n.dx_TD(t, 0), D);
+      float* dx = begin_row(n.dx_TD, t, buffer.data() + 2 * D);
+      read_row(n.dx_TD, t, dx);  // widened there where it is BF16
+      NIBBLE_SIMD_CALL(norm_row_backward, x, n.w_D.data(), dy, n.rstd_T(t), dx, dw_tile, D);
+      finish_row(n.dx_TD, t, dx);
+      if (!n.dx_copy_TD.empty()) write_row(n.dx_copy_TD, t, dx);
+      most.note(tile, dx, D);
     }
   });
   dw.add_to(n.dw_D);
-  most.finish(n.dx_copy_TD.dtype());
+  most.finish(n.dx_copy_TD.empty() ? n.dx_TD.dtype() : n.dx_copy_TD.dtype());
 }
 
 void run(Stream& stream, const GatedRmsNorm& n) {

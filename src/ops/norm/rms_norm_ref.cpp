@@ -58,14 +58,15 @@ void run(Stream&, const RmsNormBackward& n) {
     mean /= static_cast<double>(D);
     for (std::int64_t d = 0; d < D; ++d) {
       const double xhat = n.x_TD.get(t, d) * rstd, dy = n.dy_TD.get(t, d);
-      n.dx_TD(t, d) = static_cast<float>(n.dx_TD(t, d) + rstd * (dy * n.w_D(d) - xhat * mean));
-      if (!n.dx_copy_TD.empty()) n.dx_copy_TD.set(n.dx_TD(t, d), t, d);
+      const auto sum = static_cast<float>(n.dx_TD.get(t, d) + rstd * (dy * n.w_D(d) - xhat * mean));
+      n.dx_TD.set(sum, t, d);
+      if (!n.dx_copy_TD.empty()) n.dx_copy_TD.set(sum, t, d);
       dw[static_cast<std::size_t>(d)] += dy * xhat;
     }
   }
   for (std::int64_t d = 0; d < D; ++d)
     n.dw_D(d) = static_cast<float>(n.dw_D(d) + dw[static_cast<std::size_t>(d)]);
-  find_amax(n.dx_copy_TD, n.amax);
+  find_amax(n.dx_copy_TD.empty() ? n.dx_TD : n.dx_copy_TD, n.amax);
 }
 
 void run(Stream&, const GatedRmsNorm& n) {
