@@ -126,6 +126,45 @@ __device__ __forceinline__ float nearest_e2m1(float x) {
   return fmaf(-binade, kMagic, fmaf(binade, kMagic, x));
 }
 
+/// What |x| < 8 is added to so that the sum is rounded as E2M1 rounds: 4 less than 1.5 * 2^22 below 2, 6 less
+/// than 1.75 * 2^23 below 4, 8 less than 1.375 * 2^24 above, all from two bits of x by one product. The sum
+/// less this is |E2M1::nearest(x)|, not yet bounded by 6, and its last 20 bits are the code - 8.
+__device__ __forceinline__ float rounding_shift(float x) {
+  return fmaf(bits_float(float_bits(x) & 0x40800000u), 4194303.0f, 6291452.0f);
+}
+
+/// The codes, without signs, of eight magnitudes that are rounded in these sums with rounding_shift. Four
+/// sums in steps of 16 leave four codes + 0x7778 in 16 bits.
+__device__ __forceinline__ std::uint32_t code_word(const float (&sums)[8]) {
+  std::uint32_t part[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    part[k] = float_bits(sums[4 * k + 3]);
+#pragma unroll
+    for (int j = 2; j >= 0; --j) part[k] = part[k] * 16 + float_bits(sums[4 * k + j]);
+  }
+  return __byte_perm(part[0], part[1], 0x5410) - 0x77787778u;
+}
+
+/// Four bytes of the words a and b, each filled with its highest bit: the selector is __byte_perm's + 0x8888.
+template <std::uint32_t kBytes>
+__device__ __forceinline__ std::uint32_t byte_signs(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t word;
+#ifdef __CUDA_ARCH__
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "n"(kBytes));
+#else
+  word = (__byte_perm(a, b, kBytes & 0x7777u) >> 7 & 0x01010101u) * 255u;
+#endif
+  return word;
+}
+
+/// A word of eight codes with the signs of the eight BF16 numbers that they come from.
+__device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, const uint4& x) {
+  const std::uint32_t low = __byte_perm(x.x, x.y, 0x7531), high = __byte_perm(x.z, x.w, 0x7531);
+  const std::uint32_t even = byte_signs<0xECA8>(low, high), odd = byte_signs<0xFDB9>(low, high);
+  return codes | (((even & 0x0F0F0F0Fu) | (odd & 0xF0F0F0F0u)) & 0x88888888u);
+}
+
 /// |E2M1::stochastic(x, random)| for x >= 0 before it is bounded by 6; `random` is the byte times 2^14.
 /// Numbers below 1 are raised by 1, cut off at 2^-23, where their step has the place of the mantissa's first
 /// bit too.
