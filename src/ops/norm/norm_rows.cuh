@@ -11,19 +11,34 @@ namespace nibble::cuda {
 template <int kGroupSize, int kElementsEach>
 struct RowShape {
   static constexpr int kGroup = kGroupSize, kElements = kElementsEach;
-  static constexpr int kThreads = kGroup > 128 ? kGroup : 128;
+  static constexpr int kThreads = kGroup == kWarp ? 4 * kWarp : kGroup;
   static constexpr int kRows = kThreads / kGroup;  ///< side by side in a block
   static constexpr int kColumns = kGroup * kElements;
 };
 
+/// Blocks of this shape that have so many warps together; at least one.
+template <class Shape>
+constexpr int blocks_of_warps(int warps) {
+  return Shape::kThreads > warps * kWarp ? 1 : warps * kWarp / Shape::kThreads;
+}
+
 /// Calls f(RowShape) with the smallest shape that holds `columns`; false where none does.
+///
+/// Rows in registers are bytes on their way, and an H200 wants some 40 kB of them a multiprocessor. Columns
+/// of a shape that the row lacks cost registers all the same, and so does every thread: 896 or 1536 columns
+/// in 128 threads of sixteen elements would be 18 or 30 kB of the forward pass; a warp of 32, or two, bring
+/// 57 and 49.
 template <class F>
 bool with_row_shape(std::int64_t columns, F&& f) {
   if (columns <= 512)
     f(RowShape<32, 16>{});
   else if (columns <= 768)
     f(RowShape<32, 24>{});
-  else if (columns <= 2048)
+  else if (columns <= 1024)
+    f(RowShape<32, 32>{});
+  else if (columns < 2048)
+    f(RowShape<64, 32>{});
+  else if (columns == 2048)
     f(RowShape<128, 16>{});
   else if (columns <= 8192)
     f(RowShape<256, 32>{});

@@ -19,19 +19,26 @@ template <class Shape>
 inline constexpr int kTile = Shape::kRows == 1 ? 16 : 8 * Shape::kRows;
 
 /// Blocks that a multiprocessor should hold at once: as many as the registers of a row allow without
-/// spilling. G: the type of dx.
-template <class Shape, class G>
+/// spilling. A block waits for its rows, so what the others load meanwhile has to do: at models' widths up to
+/// 2048 all of them have 55 kB or more on their way. G: the type of dx.
+template <class Shape, class X, class G>
 constexpr int blocks_at_once() {
   constexpr bool kNarrow = sizeof(G) == 2;
-  if (Shape::kThreads == 256) return 1;
-  return Shape::kElements == 16 ? (kNarrow ? 5 : 4) : (kNarrow ? 4 : 3);
+  if (Shape::kElements == 16) return blocks_of_warps<Shape>(kNarrow ? 20 : 16);
+  if (Shape::kElements == 24) return blocks_of_warps<Shape>(kNarrow ? 16 : 12);
+  return blocks_of_warps<Shape>(sizeof(X) == 2 ? 12 : 8);
 }
 template <class Shape, class Y>
 constexpr int gated_blocks_at_once() {
   constexpr bool kNarrow = sizeof(Y) == 2;
-  if (Shape::kThreads == 256) return 1;
-  return Shape::kElements == 16 ? (kNarrow ? 5 : 3) : (kNarrow ? 3 : 2);
+  if (Shape::kElements == 16) return blocks_of_warps<Shape>(kNarrow ? 20 : 12);
+  return blocks_of_warps<Shape>(kNarrow ? 12 : 8);
 }
+
+/// Whether a thread keeps its weights in registers: where that costs no block. One of 256 threads has the
+/// multiprocessor to itself either way.
+template <class Shape>
+inline constexpr bool kKeepsWeight = Shape::kThreads == 256 || Shape::kElements < 32;
 
 /// The sums of a block's rows, from each thread's, to the tile's partial sum: warps that have rows of their
 /// own are added in order. `mine` is this thread's first column there.
@@ -71,7 +78,7 @@ struct NormBackward {
 };
 
 template <class Shape, class X, class Y, class G>
-__global__ void __launch_bounds__(Shape::kThreads, (blocks_at_once<Shape, G>()))
+__global__ void __launch_bounds__(Shape::kThreads, (blocks_at_once<Shape, X, G>()))
     norm_backward_kernel(const NormBackward n) {
   // Packs of four beside an FP32 gradient, which has most of the bytes and may have a copy.
   constexpr bool kMayCopy = sizeof(G) == 4;
@@ -82,7 +89,8 @@ __global__ void __launch_bounds__(Shape::kThreads, (blocks_at_once<Shape, G>()))
   const std::int64_t end = min(n.T, begin + kTile<Shape>);
   const float inverse_d = 1.0f / static_cast<float>(n.D);
 
-  const RowWeight<Shape, kPack, sizeof(G) == 4> weight(n.w + P::first(), left);
+  constexpr bool kKeeps = kKeepsWeight<Shape> && (kMayCopy || Shape::kThreads == 256);
+  const RowWeight<Shape, kPack, kKeeps> weight(n.w + P::first(), left);
   float dw[P::kCount][kPack] = {};
   std::uint32_t most = 0;
 #pragma unroll 1
@@ -146,8 +154,7 @@ __global__ void __launch_bounds__(Shape::kThreads, (gated_blocks_at_once<Shape, 
   const std::int64_t end = min(n.T, begin + kTile<Shape>);
   const float inverse_d = 1.0f / static_cast<float>(n.D);
 
-  RowPacks<Shape, kPack, float> w;
-  w.load(n.w + first, left);
+  const RowWeight<Shape, kPack, kKeepsWeight<Shape>> weight(n.w + first, left);
   float dw[P::kCount][kPack] = {};
   for (std::int64_t t = begin + threadIdx.x / Shape::kGroup; t < end; t += Shape::kRows) {
     RowPacks<Shape, kPack, Y> y, z, dout;
@@ -157,12 +164,14 @@ __global__ void __launch_bounds__(Shape::kThreads, (gated_blocks_at_once<Shape, 
     const float rstd = n.rstd[t * n.rstd_stride + group];
     float sigma[P::kCount][kPack], dot = 0;
 #pragma unroll
-    for (int k = 0; k < P::kCount; ++k)
+    for (int k = 0; k < P::kCount; ++k) {
+      const Stored<float, kPack> w = weight.pack(k);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         sigma[k][i] = sigmoid(z(k, i));
-        dot = fmaf(dout(k, i) * w(k, i), y(k, i) * (z(k, i) * sigma[k][i]), dot);
+        dot = fmaf(dout(k, i) * w[i], y(k, i) * (z(k, i) * sigma[k][i]), dot);
       }
+    }
     const float mean = row_sum<Shape>(dot) * rstd * inverse_d;
     y.forget_derived();
     z.forget_derived();
@@ -170,11 +179,12 @@ __global__ void __launch_bounds__(Shape::kThreads, (gated_blocks_at_once<Shape, 
     Y *dy_row = n.dy.at<Y>(t, first), *dz_row = n.dz.at<Y>(t, first);
 #pragma unroll
     for (int k = 0; k < P::kCount; ++k) {
+      const Stored<float, kPack> w = weight.pack(k);
       float dy[kPack], dz[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const float s = sigma[k][i], silu = z(k, i) * s, rhat = y(k, i) * silu * rstd;
-        const float dr = rstd * fmaf(-rhat, mean, dout(k, i) * w(k, i));
+        const float dr = rstd * fmaf(-rhat, mean, dout(k, i) * w[i]);
         dw[k][i] = fmaf(dout(k, i), rhat, dw[k][i]);
         dy[i] = dr * silu;
         dz[i] = dr * y(k, i) * s * (1.0f + z(k, i) * (1.0f - s));

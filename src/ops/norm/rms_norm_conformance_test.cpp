@@ -14,12 +14,12 @@ struct Shape {
   int groups;
 };
 // From 512 on: one for every way a GPU lays a row over threads, with rows that do not fill the last tile.
-constexpr Shape kShapes[] = {{1, 1, 1},     {3, 7, 1},     {33, 16, 1},  {70, 48, 3},
-                             {65, 258, 2},  {19, 37, 1},   {37, 768, 1}, {9, 512, 1},
+constexpr Shape kShapes[] = {{1, 1, 1},     {3, 7, 1},     {33, 16, 1},  {70, 48, 3},  {65, 258, 2},
+                             {19, 37, 1},   {37, 768, 1},  {9, 512, 1},  {35, 896, 1}, {19, 1600, 1},
                              {18, 2048, 1}, {17, 2048, 4}, {3, 2304, 1}, {2, 8200, 1}};
 
 /// For what only some of the kernels' paths can get wrong.
-constexpr Shape kFewShapes[] = {{19, 37, 1}, {37, 768, 1}, {18, 2048, 1}};
+constexpr Shape kFewShapes[] = {{19, 37, 1}, {37, 768, 1}, {35, 896, 1}, {18, 2048, 1}};
 
 std::string text(const Shape& s) { return fmt::format("[{}, {}] groups={}", s.T, s.D, s.groups); }
 

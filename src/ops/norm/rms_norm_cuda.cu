@@ -45,8 +45,9 @@ __device__ __forceinline__ float source_value(float x, float y) {
 template <Source kSource, class Shape, class X, class Y>
 constexpr int blocks_at_once() {
   constexpr bool kNarrow = sizeof(X) + sizeof(Y) == 4, kPlain = kSource == Source::Plain;
-  if (Shape::kElements == 16) return !kNarrow ? 4 : kPlain ? 8 : 5;
-  return Shape::kThreads == 256 ? (kNarrow && kPlain ? 2 : 1) : !kNarrow ? 3 : kPlain ? 5 : 4;
+  if (Shape::kElements == 16) return blocks_of_warps<Shape>(!kNarrow ? 16 : kPlain ? 32 : 20);
+  if (!kNarrow) return blocks_of_warps<Shape>(Shape::kElements == 24 ? 12 : 8);
+  return blocks_of_warps<Shape>(kPlain ? 20 : 16);
 }
 
 template <Source kSource, class Shape, class X, class Y>
