@@ -41,27 +41,24 @@ template <bool kStochastic, bool kCodes>
 __device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t row, std::int64_t col,
                                           const uint4& x, const uint4& size, std::uint32_t scale,
                                           const ScaleTable& table, const uint2& random) {
-  const float2 entry = table.entry[scale];
-  const std::uint32_t words[4] = {x.x, x.y, x.z, x.w}, sizes[4] = {size.x, size.y, size.z, size.w};
-  std::uint32_t out[4], codes = 0;
+  std::uint32_t bits[8] = {};
+  if constexpr (kStochastic) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    float v[2];
-    std::uint32_t bits[2] = {0, 0};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      v[half] = half_value(sizes[k], half) * entry.x;
-      if constexpr (kStochastic) bits[half] = random_of(k < 2 ? random.x : random.y, 2 * (k % 2) + half);
-    }
-    if constexpr (kCodes)
-      codes |= codes_of<kStochastic>(v, bits, words[k]) << (8 * k);
-    else
-      out[k] = operands_of<kStochastic>(v, bits, words[k], entry);
+    for (int j = 0; j < 8; ++j) bits[j] = random_of(j < 4 ? random.x : random.y, j % 4);
   }
   if constexpr (kCodes) {
-    *reinterpret_cast<std::uint32_t*>(job.codes + row * job.codes_stride + col / 2) = codes;
+    *reinterpret_cast<std::uint32_t*>(job.codes + row * job.codes_stride + col / 2) =
+        codes_of<kStochastic>(x, size, scale, table, bits);
     if (col % 16 == 0) job.scales[row * job.scales_stride + col / 16] = static_cast<std::uint8_t>(scale);
   } else {
+    const float2 entry = table.entry[scale];
+    const std::uint32_t words[4] = {x.x, x.y, x.z, x.w}, sizes[4] = {size.x, size.y, size.z, size.w};
+    std::uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float v[2] = {half_value(sizes[k], 0) * entry.x, half_value(sizes[k], 1) * entry.x};
+      out[k] = operands_of<kStochastic>(v, {bits[2 * k], bits[2 * k + 1]}, words[k], entry);
+    }
     *reinterpret_cast<uint4*>(job.values + row * job.values_stride + col) =
         make_uint4(out[0], out[1], out[2], out[3]);
   }

@@ -14,7 +14,7 @@ constexpr int kBlocks = 4;
 /// 1x16 blocks. A thread takes eight columns of four rows at a time: 64 bytes on their way for each of an
 /// SM's 1024 threads.
 /// Floor, BF16 [16384, 8192]: 268 MB read, 268 MB of values written = 128 us at 4.2 TB/s; codes and scales
-/// instead of values: 344 MB = 82 us.
+/// instead of values: 344 MB = 82 us. Nearest even takes 15 instructions an element for either, 70 us.
 template <bool kStochastic, bool kCodes>
 __global__ void __launch_bounds__(kThreads, kBlocks) rows_kernel(QuantizeJob job) {
   __shared__ ScaleTable table;

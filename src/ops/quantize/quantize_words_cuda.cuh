@@ -11,7 +11,7 @@
 /// operand needs E2M1's values and not its codes, so they stay floats; signs, saturation and the block scale
 /// are applied to two numbers at a time. Reading x and writing one copy at an H200's copy bandwidth leaves
 /// time for about 28 instructions an element, of them 14 integer ones; there are 8 after the amax of a block
-/// is known, 10 under stochastic rounding. Device code only.
+/// is known, 10 under stochastic rounding; codes take 7, and 11. Device code only.
 namespace nibble::cuda {
 
 /// The larger of both 16-bit halves.
@@ -97,14 +97,17 @@ __device__ __forceinline__ void butterflies16(float (&x)[16]) {
 struct ScaleTable {
   /// x: block_multiplier; y: the bits of the scale, twice, as BF16.
   float2 entry[128];
+  /// A BF16 number, twice, that the multiplier takes to about 6.5: codes of magnitudes from there on are 7.
+  std::uint32_t limit[128];
   float factor;
 
   /// By all threads of a block; a barrier must follow.
   __device__ __forceinline__ void fill(const TensorScale& g) {
     for (int s = threadIdx.x; s < 128; s += blockDim.x) {
       const E4M3 scale{static_cast<std::uint8_t>(s)};
-      const float value = scale.value();
-      entry[s] = make_float2(block_multiplier(scale, g), bits_float(pack_exact(value, value)));
+      const float value = scale.value(), multiplier = block_multiplier(scale, g), limited = 6.5f / multiplier;
+      entry[s] = make_float2(multiplier, bits_float(pack_exact(value, value)));
+      limit[s] = pack_exact(limited, limited);
     }
     if (threadIdx.x == 0) factor = g.encode * nvfp4::kOneSixth;
   }
@@ -165,17 +168,9 @@ __device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, const u
   return codes | (((even & 0x0F0F0F0Fu) | (odd & 0xF0F0F0F0u)) & 0x88888888u);
 }
 
-/// |E2M1::stochastic(x, random)| for x >= 0 before it is bounded by 6; `random` is the byte times 2^14.
-/// Numbers below 1 are raised by 1, cut off at 2^-23, where their step has the place of the mantissa's first
-/// bit too.
-__device__ __forceinline__ float stochastic_e2m1(float x, std::uint32_t random) {
-  const float raise = x < 1.0f ? 1.0f : 0.0f;
-  const std::uint32_t bits = float_bits(__fadd_rz(x, raise)) + random;
-  return bits_float(bits & 0xFFC00000u) - raise;
-}
-
-/// Two numbers of stochastic_e2m1 as a pair of BF16 numbers: what they were raised by is taken off both at a
-/// time, exactly.
+/// |E2M1::stochastic| of two numbers >= 0 before they are bounded by 6, as a pair of BF16 numbers; each
+/// random is the byte times 2^14. Numbers below 1 are raised by 1, cut off at 2^-23, where their step has the
+/// place of the mantissa's first bit too; what they were raised by is taken off both at a time, exactly.
 __device__ __forceinline__ std::uint32_t stochastic_pair(float low, float high, std::uint32_t random_low,
                                                          std::uint32_t random_high) {
   const float raise_low = low < 1.0f ? 1.0f : 0.0f, raise_high = high < 1.0f ? 1.0f : 0.0f;
@@ -185,6 +180,14 @@ __device__ __forceinline__ std::uint32_t stochastic_pair(float low, float high, 
   return subtract_exact(sums, pack_exact(raise_low, raise_high));
 }
 
+/// The code of one such number of at most 6: exponent and first mantissa bit of the same sum, less those of 1
+/// where x was raised by it, of 0.5 elsewhere.
+__device__ __forceinline__ std::uint32_t stochastic_code(float x, std::uint32_t random) {
+  const float raise = x < 1.0f ? 1.0f : 0.0f;
+  return (float_bits(__fadd_rz(x, raise)) + (random - (252u << 22)) - (float_bits(raise) & 0x00800000u)) >>
+         22;
+}
+
 /// Two of these numbers as BF16 operands: times the block scale, bounded by 6 of it (infinities and NaNs,
 /// being above as integers, too), with the signs of the numbers they come from.
 __device__ __forceinline__ std::uint32_t operands(std::uint32_t pair, std::uint32_t signs,
@@ -192,14 +195,6 @@ __device__ __forceinline__ std::uint32_t operands(std::uint32_t pair, std::uint3
   const std::uint32_t scale = float_bits(entry.y);
   const std::uint32_t limit = multiply_exact(0x40C040C0u, scale);
   return min_halves(multiply_exact(pair, scale), limit) | (signs & kSigns);
-}
-
-/// Two of them as a byte of codes. 2^-126 brings a number where FP32 has the format's exponents, subnormals
-/// included.
-__device__ __forceinline__ std::uint32_t code_byte(float low, float high, std::uint32_t signs) {
-  const std::uint32_t low_code = float_bits(fminf(low, 6.0f) * 0x1p-126f) >> 22;
-  const std::uint32_t high_code = float_bits(fminf(high, 6.0f) * 0x1p-126f) >> 22;
-  return low_code | high_code << 4 | (signs >> 12 & 8u) | (signs >> 24 & 0x80u);
 }
 
 /// Two scaled magnitudes, rounded with these random bits under kStochastic and else to nearest, as BF16
@@ -212,14 +207,32 @@ __device__ __forceinline__ std::uint32_t operands_of(const float (&x)[2], const 
   else
     return operands(pack_exact(nearest_e2m1(x[0]), nearest_e2m1(x[1])), signs, entry);
 }
-/// The same as a byte of codes.
+
+/// The codes of a chunk x, `size` its magnitudes, under a scale of the table: rounded with these random bits
+/// under kStochastic and else to nearest.
 template <bool kStochastic>
-__device__ __forceinline__ std::uint32_t codes_of(const float (&x)[2], const std::uint32_t (&random)[2],
-                                                  std::uint32_t signs) {
-  if constexpr (kStochastic)
-    return code_byte(stochastic_e2m1(x[0], random[0]), stochastic_e2m1(x[1], random[1]), signs);
-  else
-    return code_byte(nearest_e2m1(x[0]), nearest_e2m1(x[1]), signs);
+__device__ __forceinline__ std::uint32_t codes_of(const uint4& x, const uint4& size, std::uint32_t scale,
+                                                  const ScaleTable& table, const std::uint32_t (&random)[8]) {
+  const float multiplier = table.entry[scale].x;
+  const std::uint32_t sizes[4] = {size.x, size.y, size.z, size.w};
+  std::uint32_t codes = 0;
+  if constexpr (kStochastic) {
+#pragma unroll
+    for (int j = 7; j >= 0; --j) {
+      const float y = fminf(half_value(sizes[j / 2], j % 2) * multiplier, 6.0f);
+      codes = codes * 16 + stochastic_code(y, random[j]);
+    }
+  } else {
+    const std::uint32_t limit = table.limit[scale];
+    float sums[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float y = half_value(min_halves(sizes[j / 2], limit), j % 2) * multiplier;
+      sums[j] = y + rounding_shift(y);
+    }
+    codes = code_word(sums);
+  }
+  return with_signs(codes, x);
 }
 
 /// Byte j of a word times 2^14.
