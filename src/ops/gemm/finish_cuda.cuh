@@ -31,22 +31,31 @@ inline Finish finish_of(const MatMul& g) {
           .accumulate = g.beta != 0};
 }
 
-/// Without scales a row this alpha is alpha_of's, to the bit: 1 * a is a.
-__device__ __forceinline__ float alpha_at(const Finish& f, std::int64_t m, std::int64_t n) {
+/// alpha for the scales of one row of either operand, where those are scaled by rows. Without them it is
+/// alpha_of's, to the bit: 1 * a is a.
+__device__ __forceinline__ float alpha_for(const Finish& f, float a_row, float b_row) {
   float a = f.a_scale != nullptr ? *f.a_scale : 1.0f, b = f.b_scale != nullptr ? *f.b_scale : 1.0f;
-  if (f.a_row != nullptr) a = a * f.a_row[m];
-  if (f.b_row != nullptr) b = b * f.b_row[n];
+  if (f.a_row != nullptr) a = a * a_row;
+  if (f.b_row != nullptr) b = b * b_row;
   return (a * b) * f.inverse_range;
+}
+
+/// What c becomes; `bias` is the column's and `before` what c was, where they count.
+__device__ __forceinline__ float finished(const Finish& f, float alpha, float sum, float bias, float before) {
+  float value = alpha * sum;
+  if (f.bias != nullptr) value += bias;
+  if (f.accumulate) value += before;
+  return value;
 }
 
 /// c[m, n] from the finished sum.
 template <class C>
 __device__ __forceinline__ void finish(const Finish& f, std::int64_t m, std::int64_t n, float sum) {
   C* const out = static_cast<C*>(f.c) + m * f.c_stride + n;
-  float value = alpha_at(f, m, n) * sum;
-  if (f.bias != nullptr) value += f.bias[n];
-  if (f.accumulate) value += to_float(*out);
-  *out = from_float<C>(value);
+  const float alpha =
+      alpha_for(f, f.a_row != nullptr ? f.a_row[m] : 1.0f, f.b_row != nullptr ? f.b_row[n] : 1.0f);
+  *out = from_float<C>(
+      finished(f, alpha, sum, f.bias != nullptr ? f.bias[n] : 0.0f, f.accumulate ? to_float(*out) : 0.0f));
 }
 
 }  // namespace nibble::cuda

@@ -15,8 +15,8 @@ using conformance::compare;
 struct Shape {
   std::int64_t M, N, K;
 };
-constexpr Shape kShapes[] = {{1, 1, 1},    {1, 5, 3},      {7, 1, 9},     {5, 16, 1},
-                             {33, 17, 48}, {300, 150, 64}, {64, 128, 96}, {16, 48, 2048}};
+constexpr Shape kShapes[] = {{1, 1, 1},      {1, 5, 3},     {7, 1, 9},      {5, 16, 1},   {33, 17, 48},
+                             {300, 150, 64}, {64, 128, 96}, {16, 48, 2048}, {130, 72, 32}};
 
 /// A matrix as it is, or as the transpose of what lies in memory.
 ConstRealView operand(Case& c, bool transposed, std::int64_t rows, std::int64_t columns) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "ops/gemm/finish_cuda.cuh"
+#include "backend/cuda/kernel.cuh"
+#include "ops/gemm/gemm_kernels_cuda.h"
 #include "ops/gemm/matmul_blocks.h"
 
 namespace nibble::cuda {
@@ -19,13 +20,6 @@ __global__ void __launch_bounds__(kThreads)
   sums[i] = before + (a_scale[i / N * a_stride] * b_scale[i % N * b_stride]) * part[i];
 }
 
-template <class C>
-__global__ void __launch_bounds__(kThreads)
-    finish_sums_kernel(const float* sums, std::int64_t M, std::int64_t N, const Finish f) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < M * N) finish<C>(f, i / N, i % N, sums[i]);
-}
-
 }  // namespace
 
 void run(Stream& stream, const MatMulBlocks& g) {
@@ -41,10 +35,8 @@ void run(Stream& stream, const MatMulBlocks& g) {
            sums.data(), M, N, g.a_scale_MI.data() + i, g.a_scale_MI.stride(0), g.b_scale_NI.data() + i,
            g.b_scale_NI.stride(0), i == 0);
   }
-  const Finish f =
-      finish_of(MatMul{.c_MN = g.c_MN, .inverse_range = g.factor, .beta = g.beta, .bias_N = g.bias_N});
-  auto* const kernel = g.c_MN.dtype() == DType::BF16 ? finish_sums_kernel<bf16> : finish_sums_kernel<float>;
-  launch(stream, "matmul_blocks", kernel, blocks_for(M * N, kThreads), kThreads, 0, sums.data(), M, N, f);
+  finish_product(stream, {.c_MN = g.c_MN, .inverse_range = g.factor, .beta = g.beta, .bias_N = g.bias_N},
+                 sums);
 }
 
 }  // namespace nibble::cuda
