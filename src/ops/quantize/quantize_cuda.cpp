@@ -12,7 +12,8 @@ bool begin_wide(const void* rows, std::int64_t stride_bytes) {
 }
 
 bool is_fast(const QuantizeJob& job) {
-  return rows_fit(job) || squares_fit(job) || tiles_fit(job) || fp8_fits(job) || four_over_six_fits(job);
+  return rows_fit(job) || squares_fit(job) || tiles_fit(job) || fp8_fits(job) || mxfp8_fits(job) ||
+         four_over_six_fits(job);
 }
 
 /// The amax is known, or on its way.
@@ -21,6 +22,7 @@ void write_outputs(Stream& stream, const QuantizeJob& job) {
   if (squares_fit(job)) return quantize_squares(stream, job);
   if (tiles_fit(job)) return quantize_tiles(stream, nullptr, job);
   if (fp8_fits(job)) return quantize_fp8(stream, job);
+  if (mxfp8_fits(job)) return quantize_mxfp8(stream, job);
   if (four_over_six_fits(job)) return quantize_four_over_six(stream, job);
   quantize_general(stream, job);
 }

@@ -97,5 +97,8 @@ bool fp8_fits(const QuantizeJob& job);
 void quantize_fp8(Stream& stream, const QuantizeJob& job);
 bool fp8_pair_fits(const QuantizeJob& row_copy, const QuantizeJob& transposed);
 void quantize_fp8_pair(Stream& stream, const QuantizeJob& row_copy, const QuantizeJob& transposed);
+/// The codes of MXFP8's rows, of an aligned BF16 matrix whose rows end with a block.
+bool mxfp8_fits(const QuantizeJob& job);
+void quantize_mxfp8(Stream& stream, const QuantizeJob& job);
 
 }  // namespace nibble::cuda

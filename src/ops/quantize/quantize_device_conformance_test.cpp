@@ -199,6 +199,25 @@ TEST_F(QuantizeDeviceConformance, Fp8OfAlignedShapes) {
   }
 }
 
+/// Rows that end within a thread's four and within a warp's columns.
+TEST_F(QuantizeDeviceConformance, Mxfp8OfAlignedRows) {
+  std::uint64_t seed = 750;
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 32}, {16, 32}, {33, 96}, {46, 160}, {144, 288}, {20, 48}}) {
+    for (const Format format : {Format::Mxfp8E4M3, Format::Mxfp8E5M2}) {
+      for (const Outputs outputs : {Outputs::Codes, Outputs::Both}) {
+        for (int trial = 0; trial < 4; ++trial) {
+          ++seed;
+          const QuantSpec spec{.format = format};
+          const TestMatrix x = heavy_matrix(rows, cols, false, seed % 3 * 8, seed);
+          compare(x, {.spec = spec}, outputs, seed % 2 * 16, describe(spec, x, outputs));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(QuantizeDeviceConformance, Fp8PairsHaveAFormatAndAnAmaxForEachCopy) {
   std::uint64_t seed = 800;
   for (const auto& [rows, cols] : kFp8Shapes) {

@@ -2,9 +2,10 @@
 #include <type_traits>
 
 #include "ops/quantize/quantize_chunks_cuda.cuh"
+#include "quant/mxfp8.h"
 
 /// FP8 with one scale a tensor, of an aligned BF16 matrix: its rows, its transpose, or both in one pass. The
-/// amax is known when these start.
+/// amax is known when these start. And the codes of MXFP8's rows, which need no amax but their blocks'.
 namespace nibble::cuda {
 namespace {
 
@@ -145,6 +146,40 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks) fp8_rows_kernel(Quantize
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (row + i < job.x_rows) put_row<Element, kCodes>(job, row + i, col, x[i], encode);
+  }
+}
+
+/// MXFP8: as above, with a scale for the chunks of four lanes.
+/// Floor, BF16 [16384, 8192]: 407 MB = 97 us at 4.2 TB/s; 12 instructions an element, 7 of them at half rate,
+/// are 62 us.
+template <class Element>
+__global__ void __launch_bounds__(kThreads, kRowBlocks) mxfp8_rows_kernel(QuantizeJob job) {
+  begin(job);
+  const auto across = static_cast<std::uint32_t>(job.x_cols / 8);
+  const auto items = static_cast<std::uint32_t>((job.x_rows + 3) / 4) * across;
+  for (std::uint32_t first = blockIdx.x * kThreads; first < items; first += gridDim.x * kThreads) {
+    // Lanes beyond the end stay for the exchange within their warp, with another's numbers.
+    const bool present = first + threadIdx.x < items;
+    const std::uint32_t w = present ? first + threadIdx.x : items - 1;
+    const std::int64_t row = std::int64_t{w / across} * 4, col = std::int64_t{w % across} * 8;
+    const bf16* p = static_cast<const bf16*>(job.x) + row * job.x_stride + col;
+    uint4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = make_uint4(0, 0, 0, 0);
+      if (row + i < job.x_rows) x[i] = *reinterpret_cast<const uint4*>(p + i * job.x_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float most = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) most = fmaxf(most, fabsf(half_value(word_of(x[i], j / 2), j % 2)));
+      for (int other : {1, 2}) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, other));
+      const E8M0 scale = mxfp8_scale<Element>(most);
+      if (!present || row + i >= job.x_rows) continue;
+      put_row<Element, true>(job, row + i, col, x[i], scale.inverse());
+      if (col % 32 == 0) job.scales[(row + i) * job.scales_stride + col / 32] = scale.bits;
+    }
   }
 }
 
@@ -291,7 +326,7 @@ std::int64_t tiles_of(const QuantizeJob& job) {
 /// Calls f(Element{}) with the job's format.
 template <class F>
 void with_element(const QuantizeJob& job, F&& f) {
-  if (job.spec.format == Format::Fp8E4M3)
+  if (job.spec.format == Format::Fp8E4M3 || job.spec.format == Format::Mxfp8E4M3)
     f(E4M3{});
   else
     f(E5M2{});
@@ -317,19 +352,28 @@ void launch_tiles(Stream& stream, const QuantizeJob& rows, const QuantizeJob& jo
   });
 }
 
-}  // namespace
-
-bool fp8_fits(const QuantizeJob& job) {
+/// Nearest even, aligned rows, values or codes alone.
+bool is_plain(const QuantizeJob& job) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   const QuantSpec& s = job.spec;
-  const bool fp8 = s.format == Format::Fp8E4M3 || s.format == Format::Fp8E5M2;
   const bool plain = is_common(s) && s.tile == Tile::Row && s.rounding == Rounding::NearestEven &&
                      s.rotation == 0 && s.non_finite == NonFinite::Detect;
   const bool one_output = (job.values == nullptr) != (job.codes == nullptr);
   const bool wide = job.wide_x && (job.codes != nullptr ? job.wide_codes : job.wide_values);
-  const bool whole = job.x_cols % 8 == 0 && (!job.transpose || job.x_rows % 16 == 0);
-  return fp8 && plain && one_output && wide && whole && job.writes() && row_items(job) < kMost &&
-         job.x_rows < kMost && job.x_cols < kMost;
+  return plain && one_output && wide && job.writes() && row_items(job) < kMost && job.x_rows < kMost &&
+         job.x_cols < kMost;
+}
+
+}  // namespace
+
+bool fp8_fits(const QuantizeJob& job) {
+  const bool fp8 = job.spec.format == Format::Fp8E4M3 || job.spec.format == Format::Fp8E5M2;
+  return fp8 && is_plain(job) && job.x_cols % 8 == 0 && (!job.transpose || job.x_rows % 16 == 0);
+}
+
+bool mxfp8_fits(const QuantizeJob& job) {
+  const bool mxfp8 = job.spec.format == Format::Mxfp8E4M3 || job.spec.format == Format::Mxfp8E5M2;
+  return mxfp8 && is_plain(job) && job.codes != nullptr && job.x_cols % 32 == 0 && !job.transpose;
 }
 
 bool fp8_pair_fits(const QuantizeJob& rows, const QuantizeJob& transposed) {
@@ -343,6 +387,13 @@ void quantize_fp8(Stream& stream, const QuantizeJob& job) {
       launch(stream, "quantize", fp8_rows_kernel<decltype(element), codes.value>,
              looping_blocks(stream, row_items(job), kThreads, kRowBlocks), kThreads, 0, job);
     });
+  });
+}
+
+void quantize_mxfp8(Stream& stream, const QuantizeJob& job) {
+  with_element(job, [&](auto element) {
+    launch(stream, "quantize", mxfp8_rows_kernel<decltype(element)>,
+           looping_blocks(stream, row_items(job), kThreads, kRowBlocks), kThreads, 0, job);
   });
 }
 
