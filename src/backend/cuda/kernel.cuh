@@ -13,15 +13,21 @@ namespace nibble::cuda {
 
 inline constexpr int kWarp = 32;
 
+/// More dynamic shared memory than the 48 KB that every kernel may have must be asked for.
+template <class... Params>
+void allow_shared_bytes(std::string_view what, void (*kernel)(Params...), std::size_t shared_bytes) {
+  if (shared_bytes > 48 * 1024)
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_bytes)),
+               what);
+}
+
 /// Launches `kernel` on the stream's GPU and checks that the launch was accepted. `what` is the op's name.
 template <class... Params, class... Args>
 void launch(Stream& stream, std::string_view what, void (*kernel)(Params...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared_bytes > 48 * 1024)
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)),
-               what);
+  allow_shared_bytes(what, kernel, shared_bytes);
   kernel<<<grid, block, shared_bytes, cuda_device(stream).stream()>>>(
       static_cast<Params>(std::forward<Args>(args))...);
   cuda_check(cudaGetLastError(), what);

@@ -1,25 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "backend/cuda/cluster.cuh"
 #include "ops/any_rows.cuh"
 #include "ops/loss/cross_entropy.h"
 
 /// A multiprocessor has two blocks, which go through their rows in order, each thread through its own packs
-/// of 16 bytes. As much of a row as fits in half of the shared memory comes there by asynchronous copies; the
+/// of 16 bytes. A row that fits in half of the shared memory comes there by asynchronous copies; the
 /// gradient's pass reads it there again and asks for the next row into each place it has read, so that the
 /// next row arrives while this one's gradient is written, and the other block computes meanwhile. As every
 /// thread fills and reads places of its own, no barrier stands between copy and arithmetic; there is one a
-/// row, in the sum. What does not fit (of a row of 50304 columns 57 % do in FP32, all in BF16) is read a
-/// second time, mostly from the second cache.
+/// row, in the sum.
 ///
-/// Floor for V = 50304, 4096 tokens and a BF16 gradient: 6 bytes an element of FP32 logits, 1.24 GB, 300 us
-/// at 4.1 TB/s; 4 of BF16 ones, 200 us, that is 6.5 us a row on each of 132 multiprocessors. Arithmetic: two
-/// exponentials an element, 3.4 us a row at sixteen a cycle.
+/// A longer row is shared by a cluster of two, four or eight blocks, each of which has its part of every row
+/// in shared memory and goes through it in the same way; the barrier a row is the cluster's. 151936 columns
+/// in BF16 (304 KB) fit in four blocks, two a multiprocessor, or in two that fill a multiprocessor each.
+/// Four: either way a card has 66 rows in flight, but a multiprocessor that waits for a row's sum asks for
+/// nothing unless a second block does.
+///
+/// Where there are no clusters (before compute capability 9.0), or eight blocks are too few, one block has as
+/// much of a row as fits and reads the rest a second time, partly from the second cache.
+///
+/// Floors at 4.18 TB/s, every row read once. V = 50304, 4096 tokens, a BF16 gradient: 6 bytes an element of
+/// FP32 logits, 1.24 GB, 300 us; 4 of BF16 ones, 200 us, that is 6.5 us a row on each of 132 multiprocessors.
+/// Arithmetic: two exponentials an element, 3.4 us a row at sixteen a cycle. V = 151936, 8192 tokens, all in
+/// BF16: 5.0 GB, 1190 us, where reading most of a row twice took 1900 (7.5 GB, 1790).
 namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBlocks = 2;  ///< on a multiprocessor
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBlocks = 2;     ///< on a multiprocessor
+constexpr int kMostRanks = 8;  ///< blocks of a cluster
+/// So many times the clusters that CUDA says run at once are launched, each with fewer rows: should its count
+/// be a few too high, those left over would otherwise take as long again as all others.
+constexpr int kWaves = 4;
 /// Below every logit but -infinity, from which it can be subtracted.
 constexpr float kLowest = -3.402823466e38f;
 
@@ -32,7 +47,9 @@ struct Loss {
   std::int64_t T = 0;
   int V = 0, vocab = 0;
   float grad_scale = 1;
-  int kept = 0;  ///< packs of a row that lie in shared memory
+  int ranks = 1;  ///< blocks of a cluster, which share a row
+  int share = 0;  ///< packs of a row that are a block's; the last block's may be fewer
+  int kept = 0;   ///< of these, packs that lie in shared memory; all where there are several blocks
 };
 
 __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
@@ -51,7 +68,7 @@ __device__ __forceinline__ float exp_below(float x) {
 }
 
 /// Part of a row: the largest logit, and the sum of e^(logit - most).
-struct Part {
+struct alignas(8) Part {
   float most = kLowest, sum = 0;
 
   template <int N>
@@ -83,22 +100,41 @@ __device__ __forceinline__ Part over_block(const Part& own, Part* parts) {
   const Part of_warp = over_warp(own);
   if (lane == 0) parts[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
-  return over_warp(lane < kThreads / kWarp ? parts[lane] : Part{});
+  return over_warp(lane < kWarps ? parts[lane] : Part{});
+}
+/// For all threads of the cluster, the same bits on each: every block has all parts, in the order of blocks
+/// and warps. Again one barrier is enough: when a block that is ahead writes into these `parts` once more,
+/// all blocks have come to the barrier of the row between, so that they have read them.
+__device__ __forceinline__ Part over_cluster(const Part& own, Part* parts, int ranks, int rank) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const Part of_warp = over_warp(own);
+  if (lane < ranks)
+    store_in_block(parts + rank * kWarps + warp, static_cast<unsigned>(lane), of_warp.most, of_warp.sum);
+  cluster_barrier();
+  static_assert(kMostRanks <= kWarp && 2 * kWarps >= kWarp);  // a lane a block, and a part a lane
+  Part all = parts[lane];
+  for (int i = lane + kWarp; i < ranks * kWarps; i += kWarp) {
+    const Part a = all, b = parts[i];
+    all.most = fmaxf(a.most, b.most);
+    all.sum = a.sum * exp_below(a.most - all.most) + b.sum * exp_below(b.most - all.most);
+  }
+  return over_warp(all);
 }
 
-/// A row as packs of T, the first `kept` of which wait in shared memory. A pack is loaded, and asked for, by
-/// one thread alone.
-template <class T>
+/// A block's part of a row as packs of T, the first `kept` (or all) of which wait in shared memory. A pack is
+/// loaded, and asked for, by one thread alone.
+template <class T, bool kAll>
 struct Row {
   static constexpr int kPack = 16 / static_cast<int>(sizeof(T));
   const T* logits;
   uint4* places;
-  int kept, vocab;
+  int kept;   ///< 0 where there is no such row
+  int vocab;  ///< columns from the part's start on that take part
 
   /// The numbers of pack i, -infinity from `vocab` on.
   __device__ __forceinline__ void load(int i, float (&x)[kPack]) const {
     Stored<T, kPack> pack;
-    pack.load(i < kept ? reinterpret_cast<const T*>(places + i) : logits + i * kPack);
+    pack.load(kAll || i < kept ? reinterpret_cast<const T*>(places + i) : logits + i * kPack);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x[j] = pack[j];
     if ((i + 1) * kPack <= vocab) return;
@@ -111,25 +147,36 @@ struct Row {
   }
 };
 
-template <class T, class D>
+template <class T>
+inline constexpr int kPackFor = Row<T, false>::kPack;
+
+template <class T, class D, bool kCluster>
 __global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const Loss c) {
-  constexpr int kPack = Row<T>::kPack;
+  constexpr int kPack = kPackFor<T>;
   extern __shared__ uint4 places[];
-  __shared__ Part parts[2][kThreads / kWarp];
-  const int packs = c.V / kPack, first = static_cast<int>(threadIdx.x);
+  __shared__ Part parts[2][(kCluster ? kMostRanks : 1) * kWarps];
+  // The part: `packs` packs from column `begin` on. All blocks of a cluster go through the same rows.
+  const int ranks = kCluster ? c.ranks : 1, rank = static_cast<int>(blockIdx.x) % ranks;
+  const int begin = rank * c.share * kPack;
+  const int packs = kCluster ? min(c.share, c.V / kPack - rank * c.share) : c.V / kPack;
+  const int first = static_cast<int>(threadIdx.x);
+  const std::int64_t step = gridDim.x / static_cast<unsigned>(ranks);
   const auto row_at = [&](std::int64_t t) {
-    return Row<T>{c.logits.template at<const T>(t, 0), places, t < c.T ? c.kept : 0, c.vocab};
+    return Row<T, kCluster>{c.logits.template at<const T>(t, begin), places, t < c.T ? c.kept : 0,
+                            c.vocab - begin};
   };
   const auto target_of = [&](std::int64_t t) { return t < c.T ? c.targets[t * c.targets_stride] : -1; };
-  Row<T> row = row_at(blockIdx.x);
+  std::int64_t t = static_cast<int>(blockIdx.x) / ranks;
+  Row<T, kCluster> row = row_at(t);
   for (int i = first; i < packs; i += kThreads) row.ask(i);
-  int turn = 0, next_target = target_of(blockIdx.x);
-  for (std::int64_t t = blockIdx.x; t < c.T; t += gridDim.x, turn ^= 1) {
+  if constexpr (kCluster) cluster_barrier();  // all blocks have begun: they may be written to
+  int turn = 0, next_target = target_of(t);
+  for (; t < c.T; t += step, turn ^= 1) {
     // Read a row ahead: the logit's address is known when the row begins.
     const int target = next_target;
-    const float at_target = target < 0 ? 0.0f : to_float(row.logits[target]);
-    next_target = target_of(t + gridDim.x);
-    const Row<T> next = row_at(t + gridDim.x);
+    const float at_target = target < 0 ? 0.0f : to_float(row.logits[target - begin]);
+    next_target = target_of(t + step);
+    const Row<T, kCluster> next = row_at(t + step);
 
     wait_for_copies();
     Part own;
@@ -139,16 +186,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const 
       row.load(i, x);
       own.add(x);
     }
-    const Part all = over_block(own, parts[turn]);
+    Part all;
+    if constexpr (kCluster)
+      all = over_cluster(own, parts[turn], ranks, rank);
+    else
+      all = over_block(own, parts[turn]);
     // The difference first: it is small where the model is sure, and then the logarithm decides.
-    if (threadIdx.x == 0) c.loss[t] = target < 0 ? 0.0f : logf(all.sum) + (all.most - at_target);
+    if (rank == 0 && threadIdx.x == 0) c.loss[t] = target < 0 ? 0.0f : logf(all.sum) + (all.most - at_target);
     if (c.d.empty()) {
       for (int i = first; i < packs; i += kThreads) next.ask(i);
       row = next;
       continue;
     }
     const float factor = c.grad_scale / all.sum;
-    D* d = c.d.template at<D>(t, 0);
+    D* d = c.d.template at<D>(t, begin);
 #pragma unroll 4
     for (int i = first; i < packs; i += kThreads) {
       row.load(i, x);
@@ -158,7 +209,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const 
       next.ask(i);
     }
     // The thread that wrote the target's pack writes over it, so that the packs need not be compared with it.
-    if (target >= 0 && target / kPack % kThreads == first)
+    const int pack = target / kPack - rank * c.share;
+    if (target >= 0 && pack >= 0 && pack < packs && pack % kThreads == first)
       c.d.set(t, target, c.grad_scale * (exp_below(at_target - all.most) / all.sum - 1.0f));
     row = next;
   }
@@ -202,14 +254,39 @@ struct SharedMemory {
   int bytes = 0;
 };
 
+/// In clusters; false where the card has none that hold c's rows.
+template <class T, class D>
+bool run_in_clusters(Stream& stream, Loss c, int places) {
+  constexpr std::string_view op = "cross_entropy";
+  const int packs = c.V / kPackFor<T>;
+  while (c.ranks < kMostRanks && c.ranks * places < packs) c.ranks *= 2;
+  if (c.ranks * places < packs) return false;
+  c.share = (packs + c.ranks - 1) / c.ranks;
+  c.kept = c.share;
+  const std::size_t bytes = static_cast<std::size_t>(c.share) * 16;
+  const auto size = static_cast<unsigned>(c.ranks);
+  const std::int64_t at_once =
+      clusters_at_once(stream, op, cross_entropy_kernel<T, D, true>, size, dim3(kThreads), bytes);
+  if (at_once == 0) return false;
+  // At least eight rows each: a cluster's first row finds nothing to compute while it arrives.
+  const std::int64_t waves = std::clamp<std::int64_t>(c.T / (8 * at_once), 1, kWaves);
+  launch_clusters(stream, op, cross_entropy_kernel<T, D, true>,
+                  static_cast<unsigned>(std::min(c.T, waves * at_once)), size, dim3(kThreads), bytes, c);
+  return true;
+}
+
 template <class T, class D>
 void run_in_packs(Stream& stream, Loss c) {
-  constexpr int kOwn = 1024 + 1024;  // what the system takes of a block's share, and the sums of the warps
+  // What the system takes of a block's share, and the sums of the warps.
+  constexpr int kOwn = 1024 + 2 * kMostRanks * kWarps * static_cast<int>(sizeof(Part));
   const int places = (cuda_device(stream).attached<SharedMemory>().bytes / kBlocks - kOwn) / 16;
-  c.kept = std::min(c.V / Row<T>::kPack, places);
+  const int packs = c.V / kPackFor<T>;
+  if (packs > places && run_in_clusters<T, D>(stream, c, places)) return;
+  c.share = packs;
+  c.kept = std::min(packs, places);
   const unsigned blocks =
       static_cast<unsigned>(std::min<std::int64_t>(c.T, kBlocks * cuda_device(stream).multiprocessors()));
-  launch(stream, "cross_entropy", cross_entropy_kernel<T, D>, dim3(blocks), dim3(kThreads),
+  launch(stream, "cross_entropy", cross_entropy_kernel<T, D, false>, dim3(blocks), dim3(kThreads),
          static_cast<std::size_t>(c.kept) * 16, c);
 }
 
@@ -234,7 +311,7 @@ void run(Stream& stream, const CrossEntropy& a) {
   c.vocab = a.vocab == 0 ? c.V : static_cast<int>(a.vocab);
   c.grad_scale = a.grad_scale;
   const auto fits = [&](const auto& v) {
-    return c.logits.is_bf16 ? in_packs<Row<bf16>::kPack>(v, c.V) : in_packs<Row<float>::kPack>(v, c.V);
+    return c.logits.is_bf16 ? in_packs<kPackFor<bf16>>(v, c.V) : in_packs<kPackFor<float>>(v, c.V);
   };
   bool packs = fits(a.logits_TV);
   if (!a.dlogits_TV.empty()) {
