@@ -279,6 +279,7 @@ Hardware host_ceilings(Stream& stream) {
 }
 
 Hardware card_ceilings(Stream& stream) {
+  check(cuda::kBuilt, "this build has no cuda backend");
   const Gpu gpu = cuda::kDescribeGpu(stream);
   const GpuRates rates = cuda::kMeasureGpu(stream);
   Hardware h;
