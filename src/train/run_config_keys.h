@@ -171,8 +171,8 @@ void visit_precision(C& c, V& v) {
     "whose arithmetic: nvfp4.te, .te213, .exact, .torchao, .modelopt or .ct");
   v("non_finite", c.precision.non_finite, kMaths, "a NaN or infinity in an operand: detect (stop), or as_te");
   v("residual", c.precision.residual, kMaths, "residual stream: bf16 or fp32");
-  v("residual_gradient", c.precision.residual_gradient, kMaths,
-    "gradient of the residual stream: fp32, or bf16, which is faster on a GPU");
+  v("residual_gradient", c.precision.residual_gradient, kWhereSet,
+    "gradient of the residual stream: fp32 (unset), or bf16, which is faster on a GPU");
   v("logits", c.precision.logits, kMaths,
     "logits of a training step: fp32, or bf16, which is faster on a GPU; evaluation has fp32");
   v("attention_qk", c.precision.attention_qk, kMaths,

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "train/run_config.h"
 
 namespace nibble {
 namespace {
@@ -118,6 +119,16 @@ TEST(NoiseFloor, OneThatIsNotUsedIsOneSentenceWithWhatDiffersAndWhatToDo) {
   now.parameters = 1, now.recipe = "mxfp4", now.validation = "other";
   EXPECT_THAT(unused_floor_sentence(floor_differences(experiment(), now), true),
               HasSubstr("differ in parameters, recipe, evaluation set and 1 more;"));
+}
+
+/// A key that is part of every run's identity makes the stored runs those of another experiment, and the
+/// quickstart then judges with the noise of one arm: a key that comes later counts where it is set
+/// (kWhereSet).
+TEST(NoiseFloor, TheQuickstartsOwnIsOfItsConfiguration) {
+  const RunConfig quickstart = load_run_config(NIBBLE_SOURCE_DIR "/configs/quickstart.toml");
+  const NoiseFloor floor = read_noise_floor(NIBBLE_SOURCE_DIR "/configs/quickstart_noise_floor.json");
+  EXPECT_EQ(floor.settings, noise_settings(maths_values(quickstart)));
+  EXPECT_EQ(floor.recipe, candidate_recipe(quickstart).name);
 }
 
 TEST(NoiseFloor, SettingsLeaveOutSeedsAndBackend) {
