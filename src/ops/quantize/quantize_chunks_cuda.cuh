@@ -18,6 +18,35 @@ __device__ __forceinline__ std::uint32_t largest_of_chunk(const uint4& x) {
   return max_halves(max_halves(x.x, x.y), max_halves(x.z, x.w));
 }
 
+/// How row kernels divide a matrix: an item is a chunk of each of four rows, 64 bytes on their way for a
+/// thread. row_items counts them; a kernel is for less than 2^30.
+inline std::int64_t row_items(const QuantizeJob& job) { return (job.x_rows + 3) / 4 * (job.x_cols / 8); }
+struct RowItems {
+  std::uint32_t across, count;
+
+  __device__ __forceinline__ explicit RowItems(const QuantizeJob& job)
+      : across(static_cast<std::uint32_t>(job.x_cols / 8)),
+        count(static_cast<std::uint32_t>((job.x_rows + 3) / 4) * across) {}
+};
+/// One of them, zeros where rows are missing; its first `rows_left` rows are in the matrix.
+struct FourChunks {
+  std::int64_t row, col;
+  int rows_left;
+  uint4 x[4];
+
+  __device__ __forceinline__ FourChunks(const QuantizeJob& job, const RowItems& items, std::uint32_t item)
+      : row(std::int64_t{item / items.across} * 4),
+        col(std::int64_t{item % items.across} * 8),
+        rows_left(static_cast<int>(job.x_rows - row < 4 ? job.x_rows - row : 4)) {
+    const bf16* p = static_cast<const bf16*>(job.x) + row * job.x_stride + col;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = make_uint4(0, 0, 0, 0);
+      if (i < rows_left) x[i] = *reinterpret_cast<const uint4*>(p + i * job.x_stride);
+    }
+  }
+};
+
 /// Random bytes of two rows of a block: of row `even` for the lane whose place in the block is even, else of
 /// row `odd`; afterwards each lane has the eight bytes of its own chunk in both rows. One Philox block serves
 /// sixteen elements.
@@ -71,10 +100,6 @@ template <bool kStochastic, bool kCodes, int kStep>
 __device__ __forceinline__ void quantize_chunks(const QuantizeJob& job, const ScaleTable& table,
                                                 const RandomKey& key, std::int64_t row, std::int64_t col,
                                                 const uint4 (&x)[4], int rows_left, bool present) {
-  const std::uint64_t groups_a_row = static_cast<std::uint64_t>(job.row_elements) / 16;
-  [[maybe_unused]] std::uint64_t group = key.first_element / 16 +
-                                         static_cast<std::uint64_t>(row) * groups_a_row +
-                                         static_cast<std::uint64_t>(col) / 16;
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     ChunkRandom random{};

@@ -227,7 +227,7 @@ __device__ __forceinline__ void put_doubted_chunk(const QuantizeJob& job, const 
   put_chunk<false, kCodes>(job, row, col, x, magnitudes(x), scale, tables.scales, make_uint2(0, 0));
 }
 
-/// As rows_kernel: a thread takes eight columns of four rows at a time.
+/// As rows_kernel, an item a thread at a time.
 /// Floor, BF16 [16384, 8192]: 128 us for values and 82 us for codes at 4.2 TB/s; 27 instructions an element
 /// (29 for codes), of them 9 that run at half rate, are 122 us (133 us).
 template <bool kCodes, FourOverSix kMeasure>
@@ -239,32 +239,22 @@ __global__ void __launch_bounds__(kThreads, kBlocks) four_over_six_kernel(Quanti
   tables.decoded.fill(g.amax, range_of(job.spec.scale_bound));
   __syncthreads();
   const bool moderate = is_moderate(g.amax);
-  const auto across = static_cast<std::uint32_t>(job.x_cols / 8);
-  const auto items = static_cast<std::uint32_t>((job.x_rows + 3) / 4) * across;
-  for (std::uint32_t first = blockIdx.x * kThreads; first < items; first += gridDim.x * kThreads) {
+  const RowItems items(job);
+  for (std::uint32_t first = blockIdx.x * kThreads; first < items.count; first += gridDim.x * kThreads) {
     // Lanes beyond the end stay for the exchange within their warp, with another's numbers.
-    const bool present = first + threadIdx.x < items;
-    const std::uint32_t w = present ? first + threadIdx.x : items - 1;
-    const std::int64_t row = std::int64_t{w / across} * 4, col = std::int64_t{w % across} * 8;
-    const bf16* p = static_cast<const bf16*>(job.x) + row * job.x_stride + col;
-    const int rows_left = static_cast<int>(job.x_rows - row < 4 ? job.x_rows - row : 4);
-    uint4 x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i, p += job.x_stride) {
-      x[i] = make_uint4(0, 0, 0, 0);
-      if (i < rows_left) x[i] = *reinterpret_cast<const uint4*>(p);
-    }
-    Destination<kCodes> to(job, row, col);
+    const bool present = first + threadIdx.x < items.count;
+    const FourChunks at(job, items, present ? first + threadIdx.x : items.count - 1);
+    Destination<kCodes> to(job, at.row, at.col);
     std::uint32_t doubted = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i, to.next_row(job)) {
-      const bool mine = present && i < rows_left;
-      const bool plain = put_plain_chunk<kCodes>(tables.candidates, g.encode, x[i], mine, to);
+      const bool mine = present && i < at.rows_left;
+      const bool plain = put_plain_chunk<kCodes>(tables.candidates, g.encode, at.x[i], mine, to);
       if (mine && !(plain && moderate)) doubted |= 1u << i;
     }
 #pragma unroll 1
     for (; doubted != 0; doubted &= doubted - 1)
-      put_doubted_chunk<kCodes>(job, g, tables, row + __ffs(static_cast<int>(doubted)) - 1, col);
+      put_doubted_chunk<kCodes>(job, g, tables, at.row + __ffs(static_cast<int>(doubted)) - 1, at.col);
   }
 }
 
@@ -279,10 +269,9 @@ bool four_over_six_fits(const QuantizeJob& job) {
 }
 
 void quantize_four_over_six(Stream& stream, const QuantizeJob& job) {
-  const std::int64_t items = (job.x_rows + 3) / 4 * (job.x_cols / 8);
   const auto with = [&](auto codes, auto measure) {
     launch(stream, "quantize", four_over_six_kernel<codes.value, measure.value>,
-           looping_blocks(stream, items, kThreads, kBlocks), kThreads, 0, job);
+           looping_blocks(stream, row_items(job), kThreads, kBlocks), kThreads, 0, job);
   };
   const auto with_measure = [&](auto codes) {
     if (job.spec.four_over_six == FourOverSix::Mae)

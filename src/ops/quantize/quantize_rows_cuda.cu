@@ -11,8 +11,7 @@ constexpr int kThreads = 256;
 /// Blocks on a processor at once; with 64 registers a thread four fit.
 constexpr int kBlocks = 4;
 
-/// 1x16 blocks. A thread takes eight columns of four rows at a time: 64 bytes on their way for each of an
-/// SM's 1024 threads.
+/// 1x16 blocks. A thread takes an item at a time: 64 bytes on their way for each of an SM's 1024 threads.
 /// Floor, BF16 [16384, 8192]: 268 MB read, 268 MB of values written = 128 us at 4.2 TB/s; codes and scales
 /// instead of values: 344 MB = 82 us. Nearest even takes 15 instructions an element for either, 70 us.
 template <bool kStochastic, bool kCodes>
@@ -21,22 +20,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) rows_kernel(QuantizeJob job
   table.fill(TensorScale::from_amax(begin(job)));
   __syncthreads();
   const RandomKey key = job.random.resolved();
-  const auto across = static_cast<std::uint32_t>(job.x_cols / 8);
-  const auto items = static_cast<std::uint32_t>((job.x_rows + 3) / 4) * across;
-  for (std::uint32_t first = blockIdx.x * kThreads; first < items; first += gridDim.x * kThreads) {
+  const RowItems items(job);
+  for (std::uint32_t first = blockIdx.x * kThreads; first < items.count; first += gridDim.x * kThreads) {
     // Lanes beyond the end stay for the exchange within their warp, with another's numbers.
-    const bool present = first + threadIdx.x < items;
-    const std::uint32_t w = present ? first + threadIdx.x : items - 1;
-    const std::int64_t row = std::int64_t{w / across} * 4, col = std::int64_t{w % across} * 8;
-    const bf16* p = static_cast<const bf16*>(job.x) + row * job.x_stride + col;
-    const int rows_left = static_cast<int>(job.x_rows - row < 4 ? job.x_rows - row : 4);
-    uint4 x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = make_uint4(0, 0, 0, 0);
-      if (i < rows_left) x[i] = *reinterpret_cast<const uint4*>(p + i * job.x_stride);
-    }
-    quantize_chunks<kStochastic, kCodes, 1>(job, table, key, row, col, x, rows_left, present);
+    const bool present = first + threadIdx.x < items.count;
+    const FourChunks at(job, items, present ? first + threadIdx.x : items.count - 1);
+    quantize_chunks<kStochastic, kCodes, 1>(job, table, key, at.row, at.col, at.x, at.rows_left, present);
   }
 }
 
@@ -82,15 +71,13 @@ bool lies_in_rows(const QuantizeJob& job) {
 }  // namespace
 
 bool rows_fit(const QuantizeJob& job) {
-  return lies_in_rows(job) && job.spec.tile == Tile::Row &&
-         (job.x_rows + 3) / 4 * (job.x_cols / 8) < (std::int64_t{1} << 30);
+  return lies_in_rows(job) && job.spec.tile == Tile::Row && row_items(job) < (std::int64_t{1} << 30);
 }
 
 void quantize_rows(Stream& stream, const QuantizeJob& job) {
-  const std::int64_t items = (job.x_rows + 3) / 4 * (job.x_cols / 8);
   with_variant(job, [&](auto stochastic, auto codes) {
     launch(stream, "quantize", rows_kernel<stochastic.value, codes.value>,
-           looping_blocks(stream, items, kThreads, kBlocks), kThreads, 0, job);
+           looping_blocks(stream, row_items(job), kThreads, kBlocks), kThreads, 0, job);
   });
 }
 
