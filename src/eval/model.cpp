@@ -14,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DType storage(Format format) { return format == Format::Fp32 ? DType::F32 : DType::BF16; }
-
 Tokenizer tokenizer_for(const fs::path& folder, const fs::path& given) {
   const fs::path path = given.empty() ? folder : given;
   const fs::path file = fs::is_directory(path) ? path / "tokenizer.json" : path;
@@ -72,7 +70,7 @@ EvalModel::EvalModel(const fs::path& folder, const fs::path& tokenizer, Stream& 
       stream_(stream),
       recipe_(recipe),
       params_(stream.device(), parameters(checked(spec_, tokenizer_, recipe))),
-      model_(stream.device(), spec_, params_, storage(recipe.base)),
+      model_(stream.device(), spec_, params_, storage_of(recipe.base)),
       arena_(stream.device()) {
   load_hf_weights(Safetensors::open_model(folder), spec_, params_);
   params_.refresh_copies(stream_);
@@ -89,8 +87,8 @@ TokenScores EvalModel::score(View<const std::int32_t> ids_T, View<const std::int
   Context ctx{.stream = stream_,
               .arena = arena_,
               .recipe = recipe_,
-              .activation = storage(recipe_.base),
-              .residual = storage(recipe_.residual),
+              .activation = storage_of(recipe_.base),
+              .residual = storage_of(recipe_.residual),
               .seq_len = length,
               .training = false};
   return scores_of(model_, ctx, ids_T, targets_T);

@@ -65,6 +65,9 @@ enum class Recomputation : std::uint8_t {
   Block,  ///< all but each sublayer's input
 };
 
+/// How what a recipe leaves unquantised is stored.
+inline DType storage_of(Format format) { return format == Format::Fp32 ? DType::F32 : DType::BF16; }
+
 /// Everything a layer needs to know of the pass it takes part in. Plain data, one a micro-batch; a layer
 /// keeps no step, recipe or stream of its own.
 struct Context {

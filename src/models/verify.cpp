@@ -71,7 +71,7 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
   check(tokens.length <= spec.max_seq, "{}: sequences of {} tokens, the model takes {}", golden_path.string(),
         tokens.length, spec.max_seq);
   const std::int64_t count = tokens.sequences * tokens.length;
-  const DType type = recipe.base == Format::Fp32 ? DType::F32 : DType::BF16;
+  const DType type = storage_of(recipe.base);
 
   check_recipe(recipe, linears(spec), count);
   ParamStore params(stream.device(), parameters(spec));
@@ -83,8 +83,8 @@ VerifyReport verify_model(const std::filesystem::path& model_directory,
               .arena = arena,
               .recipe = recipe,
               .activation = type,
-              .residual = recipe.residual == Format::Fp32 ? DType::F32 : DType::BF16,
-              .residual_gradient = recipe.residual_gradient == Format::Fp32 ? DType::F32 : DType::BF16,
+              .residual = storage_of(recipe.residual),
+              .residual_gradient = storage_of(recipe.residual_gradient),
               .seq_len = tokens.length};
 
   Device& device = stream.device();

@@ -15,9 +15,7 @@
 namespace nibble {
 namespace {
 
-DType storage(Format format) { return format == Format::Fp32 ? DType::F32 : DType::BF16; }
-
-DType compute_type(const Recipe& recipe) { return storage(recipe.base); }
+DType compute_type(const Recipe& recipe) { return storage_of(recipe.base); }
 
 FlatParams flat(const ParamStore& params) {
   return {.w = params.all_master(),
@@ -93,9 +91,9 @@ Context Learner::context(std::int64_t first_token) {
           .arena = arena_,
           .recipe = config_.recipe,
           .activation = compute_type(config_.recipe),
-          .residual = storage(config_.recipe.residual),
-          .residual_gradient = storage(config_.recipe.residual_gradient),
-          .logits = storage(config_.recipe.logits),
+          .residual = storage_of(config_.recipe.residual),
+          .residual_gradient = storage_of(config_.recipe.residual_gradient),
+          .logits = storage_of(config_.recipe.logits),
           .seq_len = config_.sequence,
           .step = steps_begun_,
           .first_token = first_token,
@@ -174,7 +172,7 @@ Context Learner::evaluation_context(std::int64_t length) {
           .arena = arena_,
           .recipe = evaluation_recipe_,
           .activation = DType::BF16,
-          .residual = storage(evaluation_recipe_.residual),
+          .residual = storage_of(evaluation_recipe_.residual),
           .seq_len = length,
           .weights_version = weights_version_,
           .training = false};
