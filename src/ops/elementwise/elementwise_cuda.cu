@@ -10,7 +10,8 @@
 /// Maps of one to three matrices to one or two. Floors at T = 16384, D or F = 2048 and 4.2 TB/s, BF16:
 /// add 6 bytes an element, 201 MB, 48 us; cast of FP32 to BF16 the same; squared_relu 4 bytes, 134 MB, 32 us;
 /// its backward 6 bytes, 48 us; swiglu 6 bytes, 48 us; its backward 10 bytes, 336 MB, 80 us. The memory
-/// leaves time for 7 instructions a byte, 43 an element of swiglu; with the accurate sigmoid it would need 46.
+/// leaves time for 7 instructions a byte, 43 an element of swiglu; with the accurate sigmoid it would
+/// need 46.
 namespace nibble::cuda {
 namespace {
 
