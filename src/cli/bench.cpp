@@ -67,6 +67,18 @@ double bf16_peak_gflops(BackendKind backend) {
   return peak;
 }
 
+/// The recipe as the options have it stored.
+Recipe treatment(const Options& o, const std::string& recipe) {
+  const Recipe named = find_recipe(recipe);
+  check_usage(
+      o.residual_gradient == "fp32" || named.base != Format::Fp32,
+      "--residual-gradient bf16 needs activations in BF16, and recipe {} has them in FP32; leave it out of "
+      "--recipes",
+      recipe);
+  return edited(named, {.residual_gradient = format_from_name(o.residual_gradient),
+                        .logits = format_from_name(o.logits)});
+}
+
 /// Median step of `recipe` on random tokens, optimizer and clipping included, the first ten left out. A
 /// device with a queue gets its next step while it computes, as in training. `observed`: every step is
 /// measured by telemetry, all layers and statistics, and its events are made and dropped.
@@ -74,10 +86,8 @@ StepRate measure_step(const Options& o, Stream& stream, const DecoderSpec& model
                       bool observed = false) {
   const std::int64_t tokens = o.batch * o.sequence;
   const Clock::time_point made = Clock::now();
-  Recipe treatment = edited(find_recipe(recipe), {.residual_gradient = format_from_name(o.residual_gradient),
-                                                  .logits = format_from_name(o.logits)});
   Learner learner(stream, {.model = model,
-                           .recipe = std::move(treatment),
+                           .recipe = treatment(o, recipe),
                            .optimizer = {},
                            .schedule = {.peak = 1e-4, .steps = 1 << 20},
                            .sequence = o.sequence,
@@ -314,6 +324,7 @@ ExitCode run(const Options& o) {
   const DecoderSpec model = make_spec(fields);
   check_usage(o.sequence <= model.max_seq, "--sequence {}: {} takes {} tokens", o.sequence, o.model,
               model.max_seq);
+  for (const std::string& recipe : o.recipes) treatment(o, recipe);  // refused before anything is measured
   if (!o.gemm_tuning.empty()) use_gemm_tuning(stream.device(), GemmTuning::parse(read_file(o.gemm_tuning)));
   Json json{{"model", o.model}};
   for (const auto& [label, value] : environment_of(stream.kind(), std::max(o.machine.threads, 0))) {
