@@ -66,16 +66,60 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
-/// Writes two numbers to where block `number` of this cluster has what this block has at `own`, in shared
-/// memory and aligned to 8 bytes. That block has begun (a barrier before) and not ended (one after).
-__device__ __forceinline__ void store_in_block(const void* own, unsigned number, float first, float second) {
+/// What the blocks of a cluster send one another, counted in bytes where it arrives [PTX, mbarrier]: a phase
+/// ends when `expect` was called once for it and all the bytes that it named are there, and the next one
+/// begins. Lies in shared memory. Bytes may come before `expect`, but none of the phase after.
+class Inbox {
+ public:
+  /// By one thread; a cluster_barrier must follow before anything is sent.
+  __device__ __forceinline__ void init() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  std::uint32_t to;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(to)
-      : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(own))), "r"(number));
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at()) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
-}
+  }
+  /// By one thread, once a phase.
+  __device__ __forceinline__ void expect(std::uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+#endif
+  }
+  /// Until phase number `phase` has ended. Whoever waits sees all that was sent in it.
+  __device__ __forceinline__ void wait(std::uint32_t phase) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t"
+        ".reg .pred ended;\n\t"
+        "AGAIN:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n\t"
+        "@!ended bra AGAIN;\n\t"
+        "}" ::"r"(at()),
+        "r"(phase & 1)
+        : "memory");
+#endif
+  }
+  /// Sends two numbers to block `number` of this cluster: there they come to where this block has `own`,
+  /// aligned to 8 bytes in shared memory, and are counted in the inbox that lies where this one does. That
+  /// block has begun (a cluster_barrier before) and not ended (one after).
+  __device__ __forceinline__ void send(const void* own, unsigned number, float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t"
+        ".reg .b32 to, inbox;\n\t"
+        "mapa.shared::cluster.u32 to, %0, %2;\n\t"
+        "mapa.shared::cluster.u32 inbox, %1, %2;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, [inbox];\n\t"
+        "}" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(own))),
+        "r"(at()), "r"(number), "f"(first), "f"(second)
+        : "memory");
+#endif
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t at() const {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(&state_));
+  }
+  std::uint64_t state_;
+};
 
 }  // namespace nibble::cuda

@@ -5,18 +5,20 @@
 #include "ops/any_rows.cuh"
 #include "ops/loss/cross_entropy.h"
 
-/// A multiprocessor has two blocks, which go through their rows in order, each thread through its own packs
-/// of 16 bytes. A row that fits in half of the shared memory comes there by asynchronous copies; the
-/// gradient's pass reads it there again and asks for the next row into each place it has read, so that the
-/// next row arrives while this one's gradient is written, and the other block computes meanwhile. As every
-/// thread fills and reads places of its own, no barrier stands between copy and arithmetic; there is one a
-/// row, in the sum.
+/// A multiprocessor has one block of two groups of threads, each with a row of its own in half of the shared
+/// memory. A row comes there by asynchronous copies; the gradient's pass reads it there again and asks for
+/// the group's next row into each place it has read, so that the next row arrives while this one's gradient
+/// is written. As every thread fills and reads places of its own, no barrier stands between copy and
+/// arithmetic; there is one a row, in the sum.
 ///
-/// A longer row is shared by a cluster of two, four or eight blocks, each of which has its part of every row
-/// in shared memory and goes through it in the same way; the barrier a row is the cluster's. 151936 columns
-/// in BF16 (304 KB) fit in four blocks, two a multiprocessor, or in two that fill a multiprocessor each.
-/// Four: either way a card has 66 rows in flight, but a multiprocessor that waits for a row's sum asks for
-/// nothing unless a second block does.
+/// The groups take turns in the first pass, which moves no bytes: else they come to it together, both having
+/// waited for the same memory, and the memory idles until both are through. A row then takes the time of its
+/// bytes and that of its arithmetic one after the other: 9.3 us a row and multiprocessor at V = 50304 in BF16
+/// without turns, where bytes alone are 6.5.
+///
+/// A longer row is shared by a cluster of two, four or eight blocks, in which every group has its part of the
+/// group's row in shared memory and goes through it in the same way; the sums of the parts are sent to all
+/// blocks.
 ///
 /// Where there are no clusters (before compute capability 9.0), or eight blocks are too few, one block has as
 /// much of a row as fits and reads the rest a second time, partly from the second cache.
@@ -24,13 +26,13 @@
 /// Floors at 4.18 TB/s, every row read once. V = 50304, 4096 tokens, a BF16 gradient: 6 bytes an element of
 /// FP32 logits, 1.24 GB, 300 us; 4 of BF16 ones, 200 us, that is 6.5 us a row on each of 132 multiprocessors.
 /// Arithmetic: two exponentials an element, 3.4 us a row at sixteen a cycle. V = 151936, 8192 tokens, all in
-/// BF16: 5.0 GB, 1190 us, where reading most of a row twice took 1900 (7.5 GB, 1790).
+/// BF16: 5.0 GB, 1190 us.
 namespace nibble::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 512;  ///< of a group
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = 2;     ///< on a multiprocessor
+constexpr int kGroups = 2;     ///< of a block, of which a multiprocessor has one
 constexpr int kMostRanks = 8;  ///< blocks of a cluster
 /// So many times the clusters that CUDA says run at once are launched, each with fewer rows: should its count
 /// be a few too high, those left over would otherwise take as long again as all others.
@@ -68,7 +70,7 @@ __device__ __forceinline__ float exp_below(float x) {
 }
 
 /// Part of a row: the largest logit, and the sum of e^(logit - most).
-struct alignas(8) Part {
+struct Part {
   float most = kLowest, sum = 0;
 
   template <int N>
@@ -94,32 +96,53 @@ __device__ __forceinline__ Part over_warp(const Part& own) {
   all.sum = warp_sum(own.sum * exp_below(own.most - all.most));
   return all;
 }
-/// For all threads of the block. `parts` must not be those of the call before: then one barrier is enough.
-__device__ __forceinline__ Part over_block(const Part& own, Part* parts) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const Part of_warp = over_warp(own);
-  if (lane == 0) parts[threadIdx.x / kWarp] = of_warp;
-  __syncthreads();
-  return over_warp(lane < kWarps ? parts[lane] : Part{});
+/// Barriers of a block by number: 0 is __syncthreads. Each group has one that it waits at for its turn, and
+/// the other group says there that it is through; and one of its own.
+__device__ __forceinline__ void wait_for_turn(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroups * kThreads) : "memory");
 }
-/// For all threads of the cluster, the same bits on each: every block has all parts, in the order of blocks
-/// and warps. Again one barrier is enough: when a block that is ahead writes into these `parts` once more,
-/// all blocks have come to the barrier of the row between, so that they have read them.
-__device__ __forceinline__ Part over_cluster(const Part& own, Part* parts, int ranks, int rank) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const Part of_warp = over_warp(own);
-  if (lane < ranks)
-    store_in_block(parts + rank * kWarps + warp, static_cast<unsigned>(lane), of_warp.most, of_warp.sum);
-  cluster_barrier();
-  static_assert(kMostRanks <= kWarp && 2 * kWarps >= kWarp);  // a lane a block, and a part a lane
-  Part all = parts[lane];
-  for (int i = lane + kWarp; i < ranks * kWarps; i += kWarp) {
-    const Part a = all, b = parts[i];
-    all.most = fmaxf(a.most, b.most);
-    all.sum = a.sum * exp_below(a.most - all.most) + b.sum * exp_below(b.most - all.most);
+__device__ __forceinline__ void hand_on(int group) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(2 - group), "n"(kGroups * kThreads) : "memory");
+}
+__device__ __forceinline__ void group_barrier(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(3 + group), "n"(kThreads) : "memory");
+}
+
+/// Where the parts of one group's row meet. `turn` counts the group's rows: two places are used by turns,
+/// since a warp that comes to a row's sum may find others still reading the sums of the row before. Nobody
+/// still reads those of two rows before: all warps have left parts of the row between, after reading them.
+template <bool kCluster>
+struct MeetingPlace {
+  float2 parts[2][(kCluster ? kMostRanks : 1) * kWarps];  ///< most and sum
+  Inbox inboxes[2];
+
+  /// For all threads of the group, in a cluster of the same group of every block: the same bits on each, as
+  /// the parts are added in the order of blocks and warps.
+  __device__ __forceinline__ Part sum(const Part& own, int group, int turn, int ranks, int rank) {
+    const int thread = static_cast<int>(threadIdx.x) % kThreads, lane = thread % kWarp, warp = thread / kWarp;
+    float2* const all_parts = parts[turn % 2];
+    const auto part = [&](int i) { return Part{all_parts[i].x, all_parts[i].y}; };
+    const Part of_warp = over_warp(own);
+    if constexpr (!kCluster) {
+      if (lane == 0) all_parts[warp] = make_float2(of_warp.most, of_warp.sum);
+      group_barrier(group);
+      return over_warp(lane < kWarps ? part(lane) : Part{});
+    }
+    Inbox& inbox = inboxes[turn % 2];
+    if (thread == 0) inbox.expect(static_cast<std::uint32_t>(ranks * kWarps) * sizeof(float2));
+    if (lane < ranks)
+      inbox.send(all_parts + rank * kWarps + warp, static_cast<unsigned>(lane), of_warp.most, of_warp.sum);
+    inbox.wait(static_cast<std::uint32_t>(turn) / 2);
+    static_assert(kMostRanks <= kWarp && 2 * kWarps >= kWarp);  // a lane a block, and a part a lane
+    Part all = part(lane);
+    for (int i = lane + kWarp; i < ranks * kWarps; i += kWarp) {
+      const Part a = all, b = part(i);
+      all.most = fmaxf(a.most, b.most);
+      all.sum = a.sum * exp_below(a.most - all.most) + b.sum * exp_below(b.most - all.most);
+    }
+    return over_warp(all);
   }
-  return over_warp(all);
-}
+};
 
 /// A block's part of a row as packs of T, the first `kept` (or all) of which wait in shared memory. A pack is
 /// loaded, and asked for, by one thread alone.
@@ -151,27 +174,35 @@ template <class T>
 inline constexpr int kPackFor = Row<T, false>::kPack;
 
 template <class T, class D, bool kCluster>
-__global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const Loss c) {
+__global__ void __launch_bounds__(kGroups* kThreads, 1) cross_entropy_kernel(const Loss c) {
   constexpr int kPack = kPackFor<T>;
   extern __shared__ uint4 places[];
-  __shared__ Part parts[2][(kCluster ? kMostRanks : 1) * kWarps];
+  __shared__ MeetingPlace<kCluster> meetings[kGroups];
+  const int group = static_cast<int>(threadIdx.x) / kThreads,
+            first = static_cast<int>(threadIdx.x) % kThreads;
+  MeetingPlace<kCluster>& meeting = meetings[group];
   // The part: `packs` packs from column `begin` on. All blocks of a cluster go through the same rows.
   const int ranks = kCluster ? c.ranks : 1, rank = static_cast<int>(blockIdx.x) % ranks;
   const int begin = rank * c.share * kPack;
   const int packs = kCluster ? min(c.share, c.V / kPack - rank * c.share) : c.V / kPack;
-  const int first = static_cast<int>(threadIdx.x);
-  const std::int64_t step = gridDim.x / static_cast<unsigned>(ranks);
+  const std::int64_t step = std::int64_t{kGroups} * (gridDim.x / static_cast<unsigned>(ranks));
   const auto row_at = [&](std::int64_t t) {
-    return Row<T, kCluster>{c.logits.template at<const T>(t, begin), places, t < c.T ? c.kept : 0,
-                            c.vocab - begin};
+    return Row<T, kCluster>{c.logits.template at<const T>(t, begin), places + group * c.kept,
+                            t < c.T ? c.kept : 0, c.vocab - begin};
   };
   const auto target_of = [&](std::int64_t t) { return t < c.T ? c.targets[t * c.targets_stride] : -1; };
-  std::int64_t t = static_cast<int>(blockIdx.x) / ranks;
+  // Groups make the same number of turns, the second one perhaps its last without a row.
+  std::int64_t t = std::int64_t{kGroups} * (static_cast<int>(blockIdx.x) / ranks) + group;
+  const int turns = static_cast<int>((c.T - (t - group) + step - 1) / step);
   Row<T, kCluster> row = row_at(t);
   for (int i = first; i < packs; i += kThreads) row.ask(i);
-  if constexpr (kCluster) cluster_barrier();  // all blocks have begun: they may be written to
-  int turn = 0, next_target = target_of(t);
-  for (; t < c.T; t += step, turn ^= 1) {
+  if constexpr (kCluster) {
+    if (first < 2) meeting.inboxes[first].init();
+    cluster_barrier();  // all blocks have begun: they may be sent to
+  }
+  int next_target = target_of(t);
+  if (group != 0) hand_on(group);
+  for (int turn = 0; turn < turns; ++turn, t += step) {
     // Read a row ahead: the logit's address is known when the row begins.
     const int target = next_target;
     const float at_target = target < 0 ? 0.0f : to_float(row.logits[target - begin]);
@@ -179,20 +210,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const 
     const Row<T, kCluster> next = row_at(t + step);
 
     wait_for_copies();
-    Part own;
-    float x[kPack];
-#pragma unroll 4
-    for (int i = first; i < packs; i += kThreads) {
-      row.load(i, x);
-      own.add(x);
-    }
+    wait_for_turn(group);
+    const bool present = t < c.T;
     Part all;
-    if constexpr (kCluster)
-      all = over_cluster(own, parts[turn], ranks, rank);
-    else
-      all = over_block(own, parts[turn]);
+    float x[kPack];
+    if (present) {
+      Part own;
+#pragma unroll 4
+      for (int i = first; i < packs; i += kThreads) {
+        row.load(i, x);
+        own.add(x);
+      }
+      all = meeting.sum(own, group, turn, ranks, rank);
+    }
+    if (group == 0 || turn + 1 < turns) hand_on(group);  // the very last turn is followed by none
+    if (!present) break;
     // The difference first: it is small where the model is sure, and then the logarithm decides.
-    if (rank == 0 && threadIdx.x == 0) c.loss[t] = target < 0 ? 0.0f : logf(all.sum) + (all.most - at_target);
+    if (rank == 0 && first == 0) c.loss[t] = target < 0 ? 0.0f : logf(all.sum) + (all.most - at_target);
     if (c.d.empty()) {
       for (int i = first; i < packs; i += kThreads) next.ask(i);
       row = next;
@@ -214,6 +248,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) cross_entropy_kernel(const 
       c.d.set(t, target, c.grad_scale * (exp_below(at_target - all.most) / all.sum - 1.0f));
     row = next;
   }
+  if constexpr (kCluster) cluster_barrier();  // nothing is sent to a block that has ended
 }
 
 constexpr int kAnyThreads = 256;
@@ -243,16 +278,18 @@ __global__ void __launch_bounds__(kAnyThreads) any_cross_entropy_kernel(const Lo
   }
 }
 
-/// Of a multiprocessor.
+/// Of a block.
 struct SharedMemory {
   explicit SharedMemory(CudaDevice&) {
     int device = 0;
     cuda_check(cudaGetDevice(&device), "cross_entropy");
-    cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+    cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "cross_entropy");
   }
   int bytes = 0;
 };
+
+constexpr dim3 kBlock(kGroups* kThreads);
 
 /// In clusters; false where the card has none that hold c's rows.
 template <class T, class D>
@@ -263,31 +300,31 @@ bool run_in_clusters(Stream& stream, Loss c, int places) {
   if (c.ranks * places < packs) return false;
   c.share = (packs + c.ranks - 1) / c.ranks;
   c.kept = c.share;
-  const std::size_t bytes = static_cast<std::size_t>(c.share) * 16;
+  const std::size_t bytes = static_cast<std::size_t>(kGroups) * c.kept * 16;
   const auto size = static_cast<unsigned>(c.ranks);
   const std::int64_t at_once =
-      clusters_at_once(stream, op, cross_entropy_kernel<T, D, true>, size, dim3(kThreads), bytes);
+      clusters_at_once(stream, op, cross_entropy_kernel<T, D, true>, size, kBlock, bytes);
   if (at_once == 0) return false;
-  // At least eight rows each: a cluster's first row finds nothing to compute while it arrives.
-  const std::int64_t waves = std::clamp<std::int64_t>(c.T / (8 * at_once), 1, kWaves);
-  launch_clusters(stream, op, cross_entropy_kernel<T, D, true>,
-                  static_cast<unsigned>(std::min(c.T, waves * at_once)), size, dim3(kThreads), bytes, c);
+  // At least eight rows a group: a group's first row finds nothing to compute while it arrives.
+  const std::int64_t waves = std::clamp<std::int64_t>(c.T / (8 * kGroups * at_once), 1, kWaves);
+  const std::int64_t clusters = std::min((c.T + kGroups - 1) / kGroups, waves * at_once);
+  launch_clusters(stream, op, cross_entropy_kernel<T, D, true>, static_cast<unsigned>(clusters), size, kBlock,
+                  bytes, c);
   return true;
 }
 
 template <class T, class D>
 void run_in_packs(Stream& stream, Loss c) {
-  // What the system takes of a block's share, and the sums of the warps.
-  constexpr int kOwn = 1024 + 2 * kMostRanks * kWarps * static_cast<int>(sizeof(Part));
-  const int places = (cuda_device(stream).attached<SharedMemory>().bytes / kBlocks - kOwn) / 16;
+  constexpr int kOwn = static_cast<int>(sizeof(MeetingPlace<true>)) * kGroups;
+  const int places = (cuda_device(stream).attached<SharedMemory>().bytes - kOwn) / kGroups / 16;
   const int packs = c.V / kPackFor<T>;
   if (packs > places && run_in_clusters<T, D>(stream, c, places)) return;
   c.share = packs;
   c.kept = std::min(packs, places);
-  const unsigned blocks =
-      static_cast<unsigned>(std::min<std::int64_t>(c.T, kBlocks * cuda_device(stream).multiprocessors()));
-  launch(stream, "cross_entropy", cross_entropy_kernel<T, D, false>, dim3(blocks), dim3(kThreads),
-         static_cast<std::size_t>(c.kept) * 16, c);
+  const std::int64_t blocks =
+      std::min<std::int64_t>((c.T + kGroups - 1) / kGroups, cuda_device(stream).multiprocessors());
+  launch(stream, "cross_entropy", cross_entropy_kernel<T, D, false>, dim3(static_cast<unsigned>(blocks)),
+         kBlock, static_cast<std::size_t>(kGroups) * c.kept * 16, c);
 }
 
 template <class T>
