@@ -55,13 +55,12 @@ AttentionLayer::Qkv<V> AttentionLayer::split(V fused) const {
 
 void AttentionLayer::turn(Context& ctx, RealView fused, bool inverse) const {
   if (!rope_) return;
-  const Qkv<RealView> p = split(fused);
-  for (const RealView& x : {p.q_THD, p.k_TGD})
-    rope(ctx.stream, {.x_THD = x,
-                      .cos_SF = rope_->cos_SF(),
-                      .sin_SF = rope_->sin_SF(),
-                      .seq_len = ctx.seq_len,
-                      .inverse = inverse});
+  const std::int64_t heads = spec_.heads + spec_.kv_heads, d = spec_.head_dim;  // k lies behind q
+  rope(ctx.stream, {.x_THD = fused.cols(0, heads * d).split_last(heads, d),
+                    .cos_SF = rope_->cos_SF(),
+                    .sin_SF = rope_->sin_SF(),
+                    .seq_len = ctx.seq_len,
+                    .inverse = inverse});
 }
 
 AttentionInFormats AttentionLayer::in_formats(const Context& ctx, ConstRealView fused) const {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "ops/any_rows.cuh"
 #include "ops/attention/rope.h"
 
@@ -53,10 +55,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const Turn r) {
 
 template <class T, int kPack>
 void launch_rope(Stream& stream, const Turn& r) {
-  const int count = r.half / kPack * r.H;
-  int width = kWarp;
-  while (width < count && width < kThreads) width *= 2;
-  const int tokens = kThreads / width;
+  // Whole warps a token, as few as its packs ask for: 24 heads of 64 are three warps.
+  const int warps = (r.half / kPack * r.H + kWarp - 1) / kWarp;
+  const int width = std::min(warps * kWarp, kThreads), tokens = kThreads / width;
   launch(stream, "rope", rope_kernel<T, kPack>, dim3(blocks_for(r.T, tokens)),
          dim3(static_cast<unsigned>(width), static_cast<unsigned>(tokens)), 0, r);
 }
