@@ -80,14 +80,11 @@ __device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t r
         codes_of<kStochastic>(x, size, scale, table, bits);
     if (col % 16 == 0) job.scales[row * job.scales_stride + col / 16] = static_cast<std::uint8_t>(scale);
   } else {
-    const float2 entry = table.entry[scale];
     const std::uint32_t words[4] = {x.x, x.y, x.z, x.w}, sizes[4] = {size.x, size.y, size.z, size.w};
     std::uint32_t out[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float v[2] = {half_value(sizes[k], 0) * entry.x, half_value(sizes[k], 1) * entry.x};
-      out[k] = operands_of<kStochastic>(v, {bits[2 * k], bits[2 * k + 1]}, words[k], entry);
-    }
+    for (int k = 0; k < 4; ++k)
+      out[k] = operands_of<kStochastic>(sizes[k], words[k], scale, table, bits[2 * k], bits[2 * k + 1]);
     *reinterpret_cast<uint4*>(job.values + row * job.values_stride + col) =
         make_uint4(out[0], out[1], out[2], out[3]);
   }

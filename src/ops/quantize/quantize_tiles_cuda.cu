@@ -114,14 +114,11 @@ __device__ __forceinline__ void quantize_column(const QuantizeJob& job, const st
         make_uint2(codes[0], codes[1]);
     s.scales[column][warp] = static_cast<std::uint8_t>(scale);
   } else {
-    const float2 entry = s.table.entry[scale];
     std::uint32_t out[8];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float v[2] = {half_value(size[k], 0) * entry.x, half_value(size[k], 1) * entry.x};
-      out[k] = operands_of<kStochastic>(v, {bits[k / 4][2 * (k % 4)], bits[k / 4][2 * (k % 4) + 1]},
-                                        packed[k], entry);
-    }
+    for (int k = 0; k < 8; ++k)
+      out[k] = operands_of<kStochastic>(size[k], packed[k], scale, s.table, bits[k / 4][2 * (k % 4)],
+                                        bits[k / 4][2 * (k % 4) + 1]);
     s.values[column][(2 * warp) ^ (lane & 7)] = make_uint4(out[0], out[1], out[2], out[3]);
     s.values[column][(2 * warp + 1) ^ (lane & 7)] = make_uint4(out[4], out[5], out[6], out[7]);
   }
@@ -155,8 +152,8 @@ __device__ __forceinline__ void store_tile(const QuantizeJob& job, const Place& 
 /// A block loops over tiles; the next tile's numbers are on their way while this one's columns are made.
 /// Floor, BF16 [16384, 8192], values: read 268 MB and write 268 MB for the transposed copy = 128 us at
 /// 4.2 TB/s, 805 MB = 192 us for both copies; codes and scales: 344 MB = 82 us and 419 MB = 100 us. Both
-/// copies take 37 instructions an element, 168 us, if both round to nearest even, 46 (codes) if the
-/// transposed one is stochastic and 54 if both are.
+/// copies take 37 instructions an element, 168 us, if both round to nearest even, 45 (codes) if the
+/// transposed one is stochastic and 52 if both are.
 template <RowCopy kRows, bool kStochastic, bool kCodes>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     tiles_kernel(QuantizeJob rows, QuantizeJob job, TileShape tiles) {

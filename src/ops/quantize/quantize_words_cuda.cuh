@@ -11,7 +11,7 @@
 /// operand needs E2M1's values and not its codes, so they stay floats; signs, saturation and the block scale
 /// are applied to two numbers at a time. Reading x and writing one copy at an H200's copy bandwidth leaves
 /// time for about 28 instructions an element, of them 14 integer ones; there are 8 after the amax of a block
-/// is known, 10 under stochastic rounding; codes take 7, and 11. Device code only.
+/// is known, 10 under stochastic rounding; codes take 7, and 10. Device code only.
 namespace nibble::cuda {
 
 /// The larger of both 16-bit halves.
@@ -168,24 +168,36 @@ __device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, const u
   return codes | (((even & 0x0F0F0F0Fu) | (odd & 0xF0F0F0F0u)) & 0x88888888u);
 }
 
-/// |E2M1::stochastic| of two numbers >= 0 before they are bounded by 6, as a pair of BF16 numbers; each
-/// random is the byte times 2^14. Numbers below 1 are raised by 1, cut off at 2^-23, where their step has the
-/// place of the mantissa's first bit too; what they were raised by is taken off both at a time, exactly.
-__device__ __forceinline__ std::uint32_t stochastic_pair(float low, float high, std::uint32_t random_low,
-                                                         std::uint32_t random_high) {
-  const float raise_low = low < 1.0f ? 1.0f : 0.0f, raise_high = high < 1.0f ? 1.0f : 0.0f;
-  const std::uint32_t low_bits = float_bits(__fadd_rz(low, raise_low)) + random_low;
-  const std::uint32_t high_bits = float_bits(__fadd_rz(high, raise_high)) + random_high;
-  const std::uint32_t sums = __byte_perm(low_bits, high_bits, 0x7632) & 0xFFC0FFC0u;
-  return subtract_exact(sums, pack_exact(raise_low, raise_high));
-}
+/// E2M1::stochastic of two numbers >= 0, not yet bounded by 6: `sums` as BF16 numbers whose last bit is the
+/// first of the mantissa. Each random is the byte times 2^14. Numbers below 1 are raised by 1, cut off at
+/// 2^-23, where their step has the place of the mantissa's first bit too; `raises` are the ones that were
+/// added.
+struct StochasticPair {
+  std::uint32_t sums, raises;
 
-/// The code of one such number of at most 6: exponent and first mantissa bit of the same sum, less those of 1
-/// where x was raised by it, of 0.5 elsewhere.
-__device__ __forceinline__ std::uint32_t stochastic_code(float x, std::uint32_t random) {
-  const float raise = x < 1.0f ? 1.0f : 0.0f;
-  return (float_bits(__fadd_rz(x, raise)) + (random - (252u << 22)) - (float_bits(raise) & 0x00800000u)) >>
-         22;
+  __device__ __forceinline__ StochasticPair(float low, float high, std::uint32_t random_low,
+                                            std::uint32_t random_high) {
+    const float raise_low = low < 1.0f ? 1.0f : 0.0f, raise_high = high < 1.0f ? 1.0f : 0.0f;
+    const std::uint32_t low_bits = float_bits(__fadd_rz(low, raise_low)) + random_low;
+    const std::uint32_t high_bits = float_bits(__fadd_rz(high, raise_high)) + random_high;
+    sums = __byte_perm(low_bits, high_bits, 0x7632) & 0xFFC0FFC0u;
+    raises = pack_exact(raise_low, raise_high);
+  }
+
+  /// As BF16 numbers: what was added comes off again, exactly.
+  __device__ __forceinline__ std::uint32_t values() const { return subtract_exact(sums, raises); }
+
+  /// As codes, bounded by 7, in bits 6 to 8 of each half: exponent and first mantissa bit less those of 1
+  /// where that was added, of 0.5 elsewhere.
+  __device__ __forceinline__ std::uint32_t codes() const {
+    return min_halves(sums - 0x3F003F00u - (raises & 0x00800080u), 0x01C001C0u);
+  }
+};
+
+/// Four pairs of codes in bits 6 to 8 of each half as one word of eight.
+__device__ __forceinline__ std::uint32_t word_of_pairs(const std::uint32_t (&pairs)[4]) {
+  const std::uint32_t first = (pairs[0] >> 6) + pairs[1] * 4, second = (pairs[2] >> 6) + pairs[3] * 4;
+  return __byte_perm(first, second, 0x5410) + __byte_perm(first, second, 0x7632) * 16;
 }
 
 /// Two of these numbers as BF16 operands: times the block scale, bounded by 6 of it (infinities and NaNs,
@@ -197,15 +209,18 @@ __device__ __forceinline__ std::uint32_t operands(std::uint32_t pair, std::uint3
   return min_halves(multiply_exact(pair, scale), limit) | (signs & kSigns);
 }
 
-/// Two scaled magnitudes, rounded with these random bits under kStochastic and else to nearest, as BF16
-/// operands.
+/// Two BF16 numbers, `size` their magnitudes and `signs` with their signs, under a scale of the table as BF16
+/// operands: rounded with these random bits under kStochastic and else to nearest.
 template <bool kStochastic>
-__device__ __forceinline__ std::uint32_t operands_of(const float (&x)[2], const std::uint32_t (&random)[2],
-                                                     std::uint32_t signs, const float2& entry) {
+__device__ __forceinline__ std::uint32_t operands_of(std::uint32_t size, std::uint32_t signs,
+                                                     std::uint32_t scale, const ScaleTable& table,
+                                                     std::uint32_t random_low, std::uint32_t random_high) {
+  const float2 entry = table.entry[scale];
+  const float low = half_value(size, 0) * entry.x, high = half_value(size, 1) * entry.x;
   if constexpr (kStochastic)
-    return operands(stochastic_pair(x[0], x[1], random[0], random[1]), signs, entry);
+    return operands(StochasticPair(low, high, random_low, random_high).values(), signs, entry);
   else
-    return operands(pack_exact(nearest_e2m1(x[0]), nearest_e2m1(x[1])), signs, entry);
+    return operands(pack_exact(nearest_e2m1(low), nearest_e2m1(high)), signs, entry);
 }
 
 /// The codes of a chunk x, `size` its magnitudes, under a scale of the table: rounded with these random bits
@@ -215,13 +230,15 @@ __device__ __forceinline__ std::uint32_t codes_of(const uint4& x, const uint4& s
                                                   const ScaleTable& table, const std::uint32_t (&random)[8]) {
   const float multiplier = table.entry[scale].x;
   const std::uint32_t sizes[4] = {size.x, size.y, size.z, size.w};
-  std::uint32_t codes = 0;
+  std::uint32_t codes;
   if constexpr (kStochastic) {
+    std::uint32_t pairs[4];
 #pragma unroll
-    for (int j = 7; j >= 0; --j) {
-      const float y = fminf(half_value(sizes[j / 2], j % 2) * multiplier, 6.0f);
-      codes = codes * 16 + stochastic_code(y, random[j]);
-    }
+    for (int j = 0; j < 4; ++j)
+      pairs[j] = StochasticPair(half_value(sizes[j], 0) * multiplier, half_value(sizes[j], 1) * multiplier,
+                                random[2 * j], random[2 * j + 1])
+                     .codes();
+    codes = word_of_pairs(pairs);
   } else {
     const std::uint32_t limit = table.limit[scale];
     float sums[8];
