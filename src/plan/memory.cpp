@@ -42,15 +42,25 @@ WeightBytes weight_bytes(const Workload& w, const Hardware& hardware) {
   return out;
 }
 
-/// What linears keep for wgrad. In BF16 the input of attention.out is the attention's own saved output.
-double linear_input_bytes(const Workload& w, Recompute recompute) {
+/// Of an element of the input that a linear keeps as wgrad multiplies it: codes, or exact BF16 values where
+/// the card emulates the product.
+double kept_bytes(const LinearWork& l, const Hardware& hardware) {
+  const Format f = l.resolved.wgrad.b.format;
+  const Rate rate = rate_of(l.resolved.wgrad);
+  const bool codes = rate != Rate::Bf16 && hardware.native(rate);
+  return is_quantized(f) && !codes ? bytes_of(Format::Bf16) : bytes_of(f);
+}
+
+/// What linears keep for wgrad: a quantised operand is made in forward, in the reading of the input that
+/// makes fprop's. In BF16 the input of attention.out is the attention's own saved output.
+double linear_input_bytes(const Workload& w, Recompute recompute, const Hardware& hardware) {
   double bytes = 0;
   for (const LinearWork& l : w.linears) {
     const Format f = l.resolved.wgrad.b.format;
     const bool shared = !is_quantized(f) && l.info.kind == "attention.out";
     const bool again =
         !is_quantized(f) && recompute == Recompute::Selective && l.info.kind != "attention.out";
-    if (!shared && !again) bytes += static_cast<double>(l.info.k) * bytes_of(f);
+    if (!shared && !again) bytes += static_cast<double>(l.info.k) * kept_bytes(l, hardware);
   }
   return bytes;
 }
@@ -63,11 +73,11 @@ std::int64_t widest(const Workload& w) {
 
 /// Activations and logits. Stage 0 of a pipeline holds pp micro-batches, the last stage the logits: the
 /// larger counts.
-void add_activations(const Workload& w, const ParallelLayout& l, Memory& m) {
+void add_activations(const Workload& w, const ParallelLayout& l, const Hardware& hardware, Memory& m) {
   const double tokens = l.micro_tokens(), tp = static_cast<double>(l.tp);
   const double pp = static_cast<double>(l.pp), vp = static_cast<double>(l.vp);
   const double in_flight = l.pp == 1 ? 1 : 1 + (pp - 1) / (pp * vp);
-  double layers = tokens * activation_bytes_per_token(w, l.recompute) / tp;
+  double layers = tokens * activation_bytes_per_token(w, l.recompute, hardware) / tp;
   const double in_head = l.head_chunk > 0 ? std::min(tokens, static_cast<double>(l.head_chunk)) : tokens;
   double logits = in_head * static_cast<double>(w.vocab) * kLogitBytes / tp;
   if (l.pp > 1) {
@@ -76,7 +86,8 @@ void add_activations(const Workload& w, const ParallelLayout& l, Memory& m) {
     logits = first > last ? 0 : logits;
   }
   if (l.recompute == Recompute::Full) {
-    layers += tokens * activation_bytes_per_token(w, Recompute::None) / static_cast<double>(w.blocks) / tp;
+    layers += tokens * activation_bytes_per_token(w, Recompute::None, hardware) /
+              static_cast<double>(w.blocks) / tp;
   }
   m.items.push_back({"activations", layers});
   m.items.push_back({"logits", logits});
@@ -93,10 +104,10 @@ double Memory::of(const std::string& name) const {
   return 0;
 }
 
-double activation_bytes_per_token(const Workload& w, Recompute recompute) {
+double activation_bytes_per_token(const Workload& w, Recompute recompute, const Hardware& hardware) {
   const double d = static_cast<double>(w.d_model);
   if (recompute == Recompute::Full) return 2 * d * static_cast<double>(w.blocks);
-  double bytes = linear_input_bytes(w, recompute);
+  double bytes = linear_input_bytes(w, recompute, hardware);
   bytes += 2 * d * w.sublayers;                        // the residual stream, input of each norm
   bytes += 2 * (w.qkv_width + w.attention_width);      // q, k, v and the output
   bytes += 2 * (2 * w.swiglu_width + w.relu2_width);   // inputs of the activations
@@ -123,7 +134,7 @@ Memory memory_of(const Workload& w, const ParallelLayout& l, const Hardware& har
   const double states = w.parameters / split / shards;
   m.items.push_back({"master weights, FP32", 4 * states});
   m.items.push_back({"optimizer moments, FP32", 8 * states});
-  add_activations(w, l, m);
+  add_activations(w, l, hardware, m);
   m.items.push_back({"context and libraries", kContext});
   double sum = 0;
   for (const MemoryItem& item : m.items) sum += item.bytes;

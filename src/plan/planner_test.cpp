@@ -95,26 +95,29 @@ TEST(Memory, StatesAreSixteenBytesAParameterAndDivideByDataParallelism) {
   }
 }
 
-TEST(Memory, Nvfp4KeepsWgradOperandsInFourBitsSoActivationsShrink) {
+TEST(Memory, Nvfp4KeepsWgradOperandsInFourBitsWhereTheCardMultipliesThem) {
   const PlanModel model = find_plan_model("llama-3.1-8b");
-  const double bf16 =
-      activation_bytes_per_token(make_workload(model, find_recipe("bf16"), 8192), Recompute::None);
-  const double nvfp4 =
-      activation_bytes_per_token(make_workload(model, find_plan_recipe("nvfp4-all"), 8192), Recompute::None);
+  const auto kept = [&](const Recipe& recipe, const char* card) {
+    return activation_bytes_per_token(make_workload(model, recipe, 8192), Recompute::None,
+                                      find_hardware(card));
+  };
+  const double bf16 = kept(find_recipe("bf16"), "b200");
+  const double nvfp4 = kept(find_plan_recipe("nvfp4-all"), "b200");
   // A block keeps, in BF16: x of qkv and up (2 x 4096), x of down (14336), residuals (2 x 4096), q k v o
   // (6144 + 4096) and the gate's two inputs (2 x 14336), two bytes each.
   EXPECT_NEAR(bf16, 32.0 * 2 * (2 * 4096 + 14336 + 2 * 4096 + 6144 + 4096 + 2 * 14336), 1);
   EXPECT_NEAR(nvfp4, 32.0 * (0.5625 * (3 * 4096 + 14336) + 2.0 * (2 * 4096 + 6144 + 4096 + 2 * 14336)), 1);
+  // Emulated, the operands are exact BF16 values; attention's output is kept beside that of its linear.
+  EXPECT_NEAR(kept(find_plan_recipe("nvfp4-all"), "h200"), bf16 + 32.0 * 2 * 4096, 1);
 }
 
 TEST(Memory, RecomputationNeverNeedsMore) {
   for (const char* recipe : {"bf16", "nvfp4", "mxfp8"}) {
     for (const char* model : {"llama-3.1-8b", "nemotron-h-8b"}) {
       const Workload w = make_workload(find_plan_model(model), find_plan_recipe(recipe), 8192);
-      EXPECT_GE(activation_bytes_per_token(w, Recompute::None),
-                activation_bytes_per_token(w, Recompute::Selective));
-      EXPECT_GT(activation_bytes_per_token(w, Recompute::Selective),
-                activation_bytes_per_token(w, Recompute::Full));
+      const auto kept = [&](Recompute r) { return activation_bytes_per_token(w, r, find_hardware("b200")); };
+      EXPECT_GE(kept(Recompute::None), kept(Recompute::Selective));
+      EXPECT_GT(kept(Recompute::Selective), kept(Recompute::Full));
     }
   }
 }
