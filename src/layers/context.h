@@ -102,8 +102,6 @@ struct Context {
     return arena.take_real(activation, tokens, features);
   }
   bool recomputes() const { return training && recompute != Recomputation::None; }
-  /// For what backward can compute again: kept, or scratch of the caller's ArenaScope on stream.scratch().
-  Arena& arena_of_recomputable() const { return recomputes() ? stream.scratch() : arena; }
 };
 
 }  // namespace nibble

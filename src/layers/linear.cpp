@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "layers/amax_state.h"
 #include "ops/elementwise/elementwise.h"
@@ -12,22 +13,14 @@
 #include "ops/gemm/matmul_fp8.h"
 #include "ops/gemm/matmul_mxfp8.h"
 #include "ops/gemm/matmul_truncating.h"
-#include "ops/health/tensor_sums.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantize/quantize_pair.h"
-#include "ops/quantize/rotate.h"
 #include "ops/quantize/swizzle_scales.h"
 #include "quant/format_names.h"
 #include "quant/nvfp4.h"
 
 namespace nibble {
 namespace {
-
-/// Output rows compared with the unquantised product when a step is observed.
-constexpr std::int64_t kObservedRows = 16;
-/// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from
-/// addresses of 16 bytes alone.
-constexpr std::int64_t kScaleAt = 4;
 
 /// In a fault's number, where a GEMM stands: attention behind its qkv linear.
 constexpr std::int64_t kAttentionFault = 3;
@@ -53,6 +46,15 @@ bool is_requantized(const ResolvedLinear& plan, Gemm gemm) {
 bool finds_amax_of_matrix(const QuantSpec& spec) {
   return is_quantized(spec.format) && spec.rotation == 0 && spec.tensor_scaling != TensorScaling::Row &&
          spec.non_finite == NonFinite::Detect;
+}
+
+/// Whether the copies of one matrix under these specs can be made together: each is quantised under its own
+/// amax, or none, and has no FP32 block scales.
+bool is_pair(const QuantSpec& rows, const QuantSpec& turned) {
+  const auto alone = [](const QuantSpec& spec) {
+    return !is_quantized(spec.format) || has_amax_rule(spec.tensor_scaling) || has_block_scales(spec);
+  };
+  return !alone(rows) && !alone(turned);
 }
 
 /// Bytes of a row of the elements: values, or where they are read themselves the codes.
@@ -115,6 +117,21 @@ float* Linear::room_for_amax_of_dy(const Context& ctx, Arena& arena) const {
   return quantises && knows ? arena.take<float>(1).data() : nullptr;
 }
 
+/// What is computed again is not kept in another form, and an observer is shown x itself in backward.
+bool Linear::reads_x_once(const Context& ctx, const ResolvedLinear& plan) const {
+  return ctx.training && !ctx.recomputes() && ctx.observer == nullptr &&
+         is_pair(plan.fprop.a, plan.wgrad.b) && !is_centred(plan.fprop, Gemm::Fprop) &&
+         !is_centred(plan.wgrad, Gemm::Wgrad) && !is_requantized(plan, Gemm::Wgrad);
+}
+
+bool Linear::keeps_x(const Context& ctx) const {
+  return ctx.training && !ctx.recomputes() && !reads_x_once(ctx, resolve(ctx.recipe, info_, ctx.step));
+}
+
+Arena& Linear::arena_of_x(const Context& ctx) const {
+  return ctx.training && !keeps_x(ctx) ? ctx.stream.scratch() : ctx.arena;
+}
+
 void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
   const ResolvedLinear plan = resolve(ctx.recipe, info_, ctx.step);
   const ArenaScope scratch(ctx.stream.scratch());
@@ -129,8 +146,17 @@ void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
   const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_in},
       w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
   const Product product = product_of(ctx, plan, Gemm::Fprop, x_TK.size(0));
-  multiply(ctx, product, Gemm::Fprop, plan.fprop, prepare(ctx, x, product),
-           prepare_weight(ctx, plan, Gemm::Fprop, product), y_TN, 0, bias);
+  Ready a;
+  kept_x_.reset();
+  if (reads_x_once(ctx, plan)) {
+    const Source turned{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_TK, true};
+    const Product wgrad = product_of(ctx, plan, Gemm::Wgrad, x_TK.size(0));
+    std::tie(a, kept_x_) = prepare_pair(ctx, x, turned, product, wgrad, ctx.arena);
+  } else {
+    a = prepare(ctx, x, product, ctx.stream.scratch());
+  }
+  multiply(ctx, product, Gemm::Fprop, plan.fprop, a, prepare_weight(ctx, plan, Gemm::Fprop, product), y_TN, 0,
+           bias);
   observe(ctx, Gemm::Fprop, plan.fprop, x, w);
 }
 
@@ -151,7 +177,8 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
              true};
   const Product dgrad = product_of(ctx, plan, Gemm::Dgrad, dy_TN.size(0)),
                 wgrad = product_of(ctx, plan, Gemm::Wgrad, dy_TN.size(0));
-  const auto [dy, dy_turned] = prepare_gradient(ctx, rows, turned, dgrad, wgrad);
+  Arena& temporaries = ctx.stream.scratch();
+  const auto [dy, dy_turned] = prepare_pair(ctx, rows, turned, dgrad, wgrad, temporaries);
   View<const float> dx_bias;
   if (dgrad_centres) dx_bias = mean_product(ctx, dy_centred, weight_.compute.transposed());
   multiply(ctx, dgrad, Gemm::Dgrad, plan.dgrad, dy, prepare_weight(ctx, plan, Gemm::Dgrad, dgrad), dx_TK, 0,
@@ -168,8 +195,9 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
     x_in = x_centred.matrix;
   }
   const Source x{Gemm::Wgrad, Operand::B, plan.wgrad.b, x_in, true, wgrad_centres ? x_in : x_TK};
-  multiply(ctx, wgrad, Gemm::Wgrad, plan.wgrad, dy_turned, prepare(ctx, x, wgrad), weight_.grad,
-           ctx.first_wgrad ? 0 : 1);
+  const std::optional<Ready> kept_x = std::exchange(kept_x_, std::nullopt);
+  multiply(ctx, wgrad, Gemm::Wgrad, plan.wgrad, dy_turned,
+           kept_x ? *kept_x : prepare(ctx, x, wgrad, temporaries), weight_.grad, ctx.first_wgrad ? 0 : 1);
   if (wgrad_centres) add_mean_products(ctx, ones, dy_TN, dy_centred, x_centred, weight_.grad);
   observe(ctx, Gemm::Wgrad, plan.wgrad, turned, x);
   if (bias_.present()) column_sum(ctx.stream, {.x_TN = dy_TN, .sum_N = bias_.grad});
@@ -186,9 +214,10 @@ RandomKey Linear::random_key(const Context& ctx, Gemm gemm, Operand operand, std
 }
 
 ConstRealView Linear::Source::exact() const {
-  if (!unquantised.empty()) return unquantised;
-  return matrix;
+  return oriented(unquantised.empty() ? ConstRealView(matrix) : unquantised, transpose);
 }
+
+ConstRealView Linear::Source::as_read() const { return oriented(matrix, transpose); }
 
 const float* Linear::Source::known_amax() const { return finds_amax_of_matrix(spec) ? matrix.amax : nullptr; }
 
@@ -196,14 +225,15 @@ QuantizedShape Linear::Source::shape() const {
   return quantized_shape(for_quantiser(spec), matrix.size(0), matrix.size(1), transpose);
 }
 
-Linear::Place Linear::take_place(Arena& arena, const Source& s, Product product) {
+Linear::Place Linear::take_place(Arena& arena, Arena& scratch, const Source& s, Product product) {
   // A rotation pads the reduction axis of both operands alike.
   const QuantizedShape shape = s.shape();
   const bool coded = reads_codes(product);
   Place place;
   if (coded || product == Product::ExactBlocks) {
     place.codes = arena.take<std::uint8_t>(shape.rows, shape.code_cols);
-    if (shape.scale_cols > 0) place.scales = arena.take<std::uint8_t>(shape.rows, shape.scale_cols);
+    Arena& of_scales = reads_swizzled_scales(product) ? scratch : arena;
+    if (shape.scale_cols > 0) place.scales = of_scales.take<std::uint8_t>(shape.rows, shape.scale_cols);
   }
   if (reads_swizzled_scales(product))
     place.swizzled = arena.take<std::uint8_t>(swizzled_size(shape.rows, shape.scale_cols));
@@ -275,32 +305,27 @@ void Linear::swizzle(Stream& stream, const Place& place) {
   if (!place.swizzled.empty()) swizzle_scales(stream, {.scales_RB = place.scales, .out = place.swizzled});
 }
 
-Linear::Ready Linear::prepare(Context& ctx, const Source& s, Product product) const {
-  if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
-  const Place place = take_place(ctx.stream.scratch(), s, product);
+Linear::Ready Linear::prepare(Context& ctx, const Source& s, Product product, Arena& arena) const {
+  if (!is_quantized(s.spec.format)) return {s.as_read()};
+  const Place place = take_place(arena, ctx.stream.scratch(), s, product);
   quantize_into(ctx, s, place);
   return place.ready();
 }
 
-/// The row copy of dy for dgrad and its transposed copy for wgrad: in one reading of dy where both are
-/// quantised.
-std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, const Source& rows,
-                                                                 const Source& turned, Product rows_product,
-                                                                 Product turned_product) const {
-  const ConstRealView dy_TN = rows.matrix;
-  const auto alone = [](const Source& s) {
-    return !is_quantized(s.spec.format) || has_amax_rule(s.spec.tensor_scaling) || has_block_scales(s.spec);
-  };
-  if (alone(rows) || alone(turned) || rows.matrix.data() != turned.matrix.data()) {
-    const Ready first = prepare(ctx, rows, rows_product);
-    return {first, prepare(ctx, turned, turned_product)};
-  }
+std::pair<Linear::Ready, Linear::Ready> Linear::prepare_pair(Context& ctx, const Source& rows,
+                                                             const Source& turned, Product rows_product,
+                                                             Product turned_product, Arena& of_turned) const {
   Arena& scratch = ctx.stream.scratch();
-  const Place row_place = take_place(scratch, rows, rows_product);
-  const Place turned_place = take_place(scratch, turned, turned_product);
+  if (!is_pair(rows.spec, turned.spec) || rows.matrix.data() != turned.matrix.data()) {
+    const Ready first = prepare(ctx, rows, rows_product, scratch);
+    return {first, prepare(ctx, turned, turned_product, of_turned)};
+  }
+  const ConstRealView x_TF = rows.matrix;
+  const Place row_place = take_place(scratch, scratch, rows, rows_product);
+  const Place turned_place = take_place(of_turned, scratch, turned, turned_product);
   const auto copy = [&](const Source& s, const Place& place) -> QuantizePair::Copy {
     return {.spec = s.spec,
-            .random = random_key(ctx, s.gemm, s.operand, dy_TN.size(1)),
+            .random = random_key(ctx, s.gemm, s.operand, x_TF.size(1)),
             .amax_given = s.known_amax(),
             .amax = place.numbers,
             .scale = place.numbers + kScaleAt,
@@ -310,7 +335,7 @@ std::pair<Linear::Ready, Linear::Ready> Linear::prepare_gradient(Context& ctx, c
             .row_amax = place.row_amax,
             .fault_id = fault_id(info_, s.gemm, s.operand)};
   };
-  quantize_pair(ctx.stream, {.x_RC = dy_TN,
+  quantize_pair(ctx.stream, {.x_RC = x_TF,
                              .rows = copy(rows, row_place),
                              .transposed = copy(turned, turned_place),
                              .fault = ctx.record ? &ctx.record->fault : nullptr});
@@ -496,73 +521,6 @@ void Linear::multiply_exact(Context& ctx, Product product, const GemmRecipe& rec
                       .bias_N = bias,
                       .a_row_scale_M = a.row_scale,
                       .b_row_scale_N = b.row_scale});
-}
-
-void Linear::observe(Context& ctx, Gemm gemm, const GemmRecipe& recipe, const Source& a_source,
-                     const Source& b_source) {
-  if (ctx.observer == nullptr) return;
-  if (!is_quantized(recipe.a.format) && !is_quantized(recipe.b.format)) return;
-  const ArenaScope scope(ctx.stream.scratch());
-  DifferenceSums* const out = ctx.observer->product(info_, gemm);
-  const Ready a = observe_operand(ctx, a_source, out != nullptr);
-  const Ready b = observe_operand(ctx, b_source, out != nullptr);
-  if (out == nullptr) return;
-
-  const ConstRealView a_exact = oriented(a_source.exact(), a_source.transpose);
-  const std::int64_t rows = std::min(kObservedRows, a_exact.size(0)), cols = b.matrix.size(0);
-  const std::int64_t first = kObservedRows * observed_stretch(ctx.step, a_exact.size(0) / kObservedRows);
-  const View<float> exact = ctx.stream.scratch().take<float>(rows, cols);
-  const View<float> quantized = ctx.stream.scratch().take<float>(rows, cols);
-  Ready some = a;
-  some.matrix = a.matrix.rows(first, rows);
-  if (!a.row_scale.empty()) some.row_scale = a.row_scale.rows(first, rows);
-  if (!a.scales.empty()) some.scales = a.scales.rows(first, rows);
-  multiply_exact(ctx, has_block_scales(recipe.a) ? Product::ExactBlocks : Product::Exact, recipe, some, b,
-                 quantized, 0, {});
-  matmul(ctx.stream, {.a_MK = a_exact.rows(first, rows),
-                      .b_NK = oriented(b_source.exact(), b_source.transpose),
-                      .c_MN = exact});
-  measure_difference(ctx.stream, {.a_RC = quantized, .b_RC = exact, .out = out});
-}
-
-/// Measures one operand where that is asked for. What the GEMM would read of it is returned, in scratch
-/// memory of the caller's, where `needed`.
-Linear::Ready Linear::observe_operand(Context& ctx, const Source& s, bool needed) const {
-  if (!is_quantized(s.spec.format)) return {oriented(s.matrix, s.transpose)};
-  // The weight, and under `requantize` its decoded forward copy, is the same in every micro-batch.
-  const bool known = s.gemm != Gemm::Wgrad && s.operand == Operand::B && ctx.first_token != 0;
-  OperandSums* const out = known ? nullptr : ctx.observer->operand(info_, s.gemm, s.operand, s.spec);
-  if (out == nullptr && !needed) return {};
-  const Place place = take_all(ctx.stream.scratch(), s, true);
-  quantize_into(ctx, s, place);
-  if (out != nullptr) measure(ctx, s, place, *out);
-  Ready ready = place.ready();
-  if (!has_block_scales(s.spec)) ready.scales = {};
-  return ready;
-}
-
-void Linear::measure(Context& ctx, const Source& s, const Place& place, OperandSums& out) const {
-  Arena& scratch = ctx.stream.scratch();
-  const ArenaScope scope(scratch);
-  ConstRealView before = oriented(s.matrix, s.transpose);
-  if (s.spec.rotation != 0) {
-    measure_tensor(ctx.stream, {.x_RC = s.matrix, .out = &out.unrotated});
-    const QuantizedShape shape =
-        quantized_shape(for_quantiser(s.spec), s.matrix.size(0), s.matrix.size(1), s.transpose);
-    const View<bf16> rotated = scratch.take<bf16>(shape.rows, shape.cols);
-    rotate(ctx.stream, rotation_of(s.spec, s.matrix, s.transpose,
-                                   random_key(ctx, s.gemm, s.operand, s.matrix.size(1)), rotated));
-    before = rotated.slice(1, 0, before.size(1));
-  }
-  measure_quant(ctx.stream, {.x_RC = before,
-                             .values = place.values,
-                             .codes = place.codes,
-                             .scales = place.scales,
-                             .spec = for_quantiser(s.spec),
-                             .amax = place.numbers,
-                             .scale = place.numbers + kScaleAt,
-                             .out = &out.quantised,
-                             .row_amax = place.row_amax});
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,10 @@ namespace nibble {
 /// would find, and a pass over the operand is saved: where it is quantised as it lies (not rotated, centred
 /// or made of a forward copy), under the amax of the whole tensor, and a NaN counts.
 ///
+/// x is read once for its copies of fprop and wgrad where both are quantised from it as it lies, under their
+/// own amaxes and without FP32 block scales: forward makes both, and the one for wgrad is kept for backward
+/// in the place of x. A step that is observed or computes x again makes that one in backward. The same bits.
+///
 /// The weight is quantised once a weights_version. A 16x16-tiled weight serves dgrad as a transposed view,
 /// since both orientations share codes and scales; codes that are multiplied have a transposed copy of their
 /// own. What an observer is told is of exact BF16 operands, however the step multiplies.
@@ -43,8 +48,16 @@ class Linear {
 
   void forward(Context& ctx, WithAmax x_TK, RealView y_TN);
 
-  /// x_TK is what forward had. Overwrites dx_TK.
+  /// x_TK is what forward had, in a context that asks for the same; not read where forward need not keep it.
+  /// Overwrites dx_TK.
   void backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_TK);
+
+  /// Whether what forward reads of x must stay until backward: nobody computes it again, nor has forward made
+  /// the copy for wgrad of it.
+  bool keeps_x(const Context& ctx) const;
+  /// Where x that nobody else reads in backward is taken from: ctx.arena, or where it need not be kept
+  /// scratch of the caller's ArenaScope on ctx.stream.scratch().
+  Arena& arena_of_x(const Context& ctx) const;
 
   /// Room in `arena` for the amax of x or of dy, where knowing it saves this step a pass over x or dy; null
   /// where it does not, and whoever writes the matrix need not look for it.
@@ -52,6 +65,10 @@ class Linear {
   float* room_for_amax_of_dy(const Context& ctx, Arena& arena) const;
 
  private:
+  /// An operand's two numbers: amax first, its scale this many floats on. cuBLASLt reads scales of FP8 from
+  /// addresses of 16 bytes alone.
+  static constexpr std::int64_t kScaleAt = 4;
+
   /// One operand, ready for the GEMM: a matrix, or codes that are multiplied as they are.
   struct Ready {
     ConstRealView matrix;
@@ -90,19 +107,25 @@ class Linear {
     WithAmax matrix;
     bool transpose = false;
     ConstRealView unquantised{};  ///< what `matrix` is the decoded forward copy of; empty: it is none
+    /// The matrix in the GEMM's orientation, and what it was before any quantiser.
+    ConstRealView as_read() const;
     ConstRealView exact() const;
     QuantizedShape shape() const;
     /// What its quantiser would find, where that is known already; null: it must look.
     const float* known_amax() const;
   };
 
-  /// What the product reads; and every output that the format has, `values` where wanted.
-  static Place take_place(Arena& arena, const Source& source, Product product);
+  bool reads_x_once(const Context& ctx, const ResolvedLinear& plan) const;
+  /// What the product reads, in `arena`, and scales that are only swizzled, in `scratch`; and every output
+  /// that the format has, `values` where wanted.
+  static Place take_place(Arena& arena, Arena& scratch, const Source& source, Product product);
   static Place take_all(Arena& arena, const Source& source, bool values);
   Product product_of(const Context& ctx, const ResolvedLinear& plan, Gemm gemm, std::int64_t tokens) const;
-  Ready prepare(Context& ctx, const Source& source, Product product) const;
-  std::pair<Ready, Ready> prepare_gradient(Context& ctx, const Source& rows, const Source& turned,
-                                           Product rows_product, Product turned_product) const;
+  /// The operand is taken from `arena`.
+  Ready prepare(Context& ctx, const Source& source, Product product, Arena& arena) const;
+  /// The row copy and the transposed copy of x or dy that two GEMMs read, in one reading where that can be.
+  std::pair<Ready, Ready> prepare_pair(Context& ctx, const Source& rows, const Source& turned,
+                                       Product rows_product, Product turned_product, Arena& of_turned) const;
   Ready prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, Product product);
   /// The source of b of a backward GEMM: x or w itself, or under `requantize` the forward copy, decoded.
   WithAmax backward_source(Context& ctx, const ResolvedLinear& plan, Gemm gemm, WithAmax matrix) const;
@@ -124,7 +147,8 @@ class Linear {
   Device* device_;
   Param weight_, bias_;
   WeightCache row_copy_, transposed_copy_;
-  Ones ones_;  ///< of recipes that take out means
+  Ones ones_;                    ///< of recipes that take out means
+  std::optional<Ready> kept_x_;  ///< between forward and backward: x for wgrad, in ctx.arena
 };
 
 /// What StepRecord::fault names: position of the linear, GEMM and operand in one number, and the sentence for

@@ -53,7 +53,7 @@ void Mamba2::forward(Context& ctx, WithAmax x_TD, RealView y_TD) {
   saved_projected_ = projected;
   saved_convolved_ = convolved;
   saved_scanned_ = scanned;
-  saved_gated_ = gate(ctx, ctx.arena_of_recomputable());
+  saved_gated_ = gate(ctx, out_.arena_of_x(ctx));
   out_.forward(ctx, saved_gated_, y_TD);
 }
 

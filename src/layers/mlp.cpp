@@ -20,7 +20,7 @@ void Mlp::forward(Context& ctx, WithAmax x_TD, RealView y_TD) {
   const RealView up = ctx.activations(x_TD.size(0), up_.info().n);
   up_.forward(ctx, x_TD, up);
   saved_up_ = up;
-  saved_hidden_TF_ = activate(ctx, up, ctx.arena_of_recomputable());
+  saved_hidden_TF_ = activate(ctx, up, down_.arena_of_x(ctx));
   down_.forward(ctx, saved_hidden_TF_, y_TD);
 }
 

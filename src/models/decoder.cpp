@@ -72,6 +72,13 @@ class MixerFactory {
   std::shared_ptr<const RopeTable> rope_;
 };
 
+/// Stands for the observer of a step while a sublayer's forward pass is computed again: it saw the same
+/// numbers the first time and wants nothing now, but what it is shown in backward is kept.
+struct SeenAlready final : QuantObserver {
+  OperandSums* operand(const LinearInfo&, Gemm, Operand, const QuantSpec&) override { return nullptr; }
+  DifferenceSums* product(const LinearInfo&, Gemm) override { return nullptr; }
+};
+
 /// Into the first element.
 void inject_nan(Context& ctx, RealView x_TD) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -116,7 +123,6 @@ float* Decoder::room_for_amax(Context& ctx, std::size_t sublayer) const {
 
 RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   const std::int64_t tokens = ids_T.size(0);
-  const bool keeps_all = ctx.training && !ctx.recomputes();
   RealView x_TD = ctx.arena.take_real(ctx.residual, tokens, spec_.d_model);
   RealView normed_TD = ctx.activations(tokens, spec_.d_model);
   embedding(ctx.stream, {.ids_T = ids_T, .w_VD = embedding_.compute, .x_TD = x_TD});
@@ -133,7 +139,7 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
     s.mixer->forward(ctx, s.saved_normed_TD, y_TD);
     if (ctx.recompute == Recomputation::Block) ctx.arena.rewind(inside);
     const RealView sum_TD = place_for_sum(ctx, x_TD, y_TD);
-    if (keeps_all) normed_TD = ctx.activations(tokens, spec_.d_model);
+    if (s.mixer->first().keeps_x(ctx)) normed_TD = ctx.activations(tokens, spec_.d_model);
     next.forward_of_sum(ctx, x_TD, y_TD, sum_TD, normed_TD, next_amax);
     x_TD = sum_TD;
     amax = next_amax;
@@ -172,9 +178,10 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
       normed_TD = {again_TD, again_amax};
     }
     Context whole = ctx;
+    SeenAlready seen;
     if (ctx.recompute == Recomputation::Block) {
       whole.recompute = Recomputation::None;
-      whole.observer = nullptr;  // it saw the same numbers the first time
+      if (ctx.observer != nullptr) whole.observer = &seen;
       s.mixer->forward(whole, normed_TD,
                        dnormed_TD);  // its output is not needed again: dnormed is free here
       whole.observer = ctx.observer;
