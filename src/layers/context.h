@@ -20,6 +20,9 @@ struct Param {
   ConstRealView
       compute;       ///< what a GEMM or a lookup reads: the BF16 copy, or the master under an FP32 recipe
   View<float> grad;  ///< FP32 main gradient, added into
+  /// Largest magnitude of `compute`, as WithAmax has it; kept by whoever writes `compute`. Null: nobody keeps
+  /// it, as where that is not the BF16 copy.
+  const float* amax = nullptr;
 
   bool present() const { return !master.empty(); }
 };

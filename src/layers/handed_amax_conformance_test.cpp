@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear that is handed the amaxes of x and dy computes the bytes that it computes without, on every
-// backend, and takes them only where they are what its quantisers would find.
+// A linear that is handed the amaxes of x, dy and its weight computes the bytes that it computes without, on
+// every backend, and takes them only where they are what its quantisers would find.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr std::int64_t kT = 32, kN = 64, kK = 96;
 
 /// What is handed: this many times the amax; 0: nothing.
 struct Handed {
-  float x = 0, dy = 0;
+  float x = 0, dy = 0, w = 0;
 };
 
 struct Result {
@@ -40,21 +40,23 @@ class Bench {
     fill(dy_, kT * kN, 3, 1e-2f);
     for (auto* out : {&y_, &dx_}) *out = HostBuffer(device, kT * std::max(kN, kK) * sizeof(bf16));
     dw_ = HostBuffer(device, kN * kK * sizeof(float));
-    amaxes_ = HostBuffer(device, 2 * sizeof(float));
+    amaxes_ = HostBuffer(device, 3 * sizeof(float));
     record_ = HostBuffer(device, sizeof(StepRecord));
   }
 
   View<bf16> x() const { return View<bf16>(x_.as<bf16>(), kT, kK); }
   View<bf16> dy() const { return View<bf16>(dy_.as<bf16>(), kT, kN); }
+  View<bf16> w() const { return View<bf16>(w_.as<bf16>(), kN, kK); }
   const LinearInfo& info() const { return info_; }
   NativeGemm native;
   bool records = false;
 
   /// Two steps, so that an amax of the step before is one that was handed; the gradients are the last one's.
   Result run(const Recipe& recipe, Handed handed) {
-    Linear linear(
-        info_, device_,
-        {.compute = View<const bf16>(w_.as<bf16>(), kN, kK), .grad = View<float>(dw_.as<float>(), kN, kK)});
+    Linear linear(info_, device_,
+                  {.compute = View<const bf16>(w()),
+                   .grad = View<float>(dw_.as<float>(), kN, kK),
+                   .amax = place(2, w(), handed.w)});
     const AmaxState state(device_, 1, history_of(recipe), recipe.amax_margin);
     *record_.as<StepRecord>() = {};
     const WithAmax x_TK = {View<const bf16>(x()), place(0, x(), handed.x)},
@@ -149,29 +151,34 @@ Recipe nvfp4(const RecipeEdits& edits) { return edited(find_recipe("nvfp4"), edi
 struct Use {
   Recipe recipe;
   bool asks_x, asks_dy;
-  bool x_moves_y, x_moves_dw, dy_moves_dx, dy_moves_dw;
+  bool x_moves_y, x_moves_dw, dy_moves_dx, dy_moves_dw, w_moves_y, w_moves_dx;
 };
 
 std::vector<Use> uses() {
   const auto recipe = [](const char* name) { return find_recipe(name); };
   return {
-      {recipe("bf16"), false, false, false, false, false, false},
+      {recipe("bf16"), false, false, false, false, false, false, false, false},
       // What is rotated is not the operand as it lies: wgrad. dgrad alone saves no pass over dy.
-      {recipe("nvfp4"), true, false, true, false, true, false},
-      {nvfp4({.rht = false}), true, true, true, true, true, true},
-      {recipe("fp8-current"), true, true, true, true, true, true},
-      {recipe("fp8-delayed"), true, true, true, true, true, true},
-      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Previous}), true, true, true, true, true, true},
+      {recipe("nvfp4"), true, false, true, false, true, false, true, true},
+      {nvfp4({.rht = false}), true, true, true, true, true, true, true, true},
+      {recipe("fp8-current"), true, true, true, true, true, true, true, true},
+      {recipe("fp8-delayed"), true, true, true, true, true, true, true, true},
+      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Previous}), true, true, true, true, true, true,
+       true, true},
       // No scale comes of it, but a NaN would be seen in it.
-      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Unit}), true, true, false, false, false, false},
-      {recipe("mxfp8"), true, true, false, false, false, false},
-      {recipe("fp8-deepseek"), true, true, false, false, false, false},
-      // An amax a row; a NaN that is dropped; the mean over tokens taken out.
-      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Row}), false, false, false, false, false, false},
-      {nvfp4({.rht = false, .non_finite = NonFinite::AsTe}), false, false, false, false, false, false},
-      {recipe("averis"), false, false, false, false, false, false},
+      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Unit}), true, true, false, false, false, false,
+       false, false},
+      {recipe("mxfp8"), true, true, false, false, false, false, false, false},
+      {recipe("fp8-deepseek"), true, true, false, false, false, false, false, false},
+      // An amax a row, but of square-tiled weights one in all; a NaN that is dropped; the mean over tokens
+      // taken out, which weights have not.
+      {nvfp4({.rht = false, .tensor_scaling = TensorScaling::Row}), false, false, false, false, false, false,
+       true, true},
+      {nvfp4({.rht = false, .non_finite = NonFinite::AsTe}), false, false, false, false, false, false, false,
+       false},
+      {recipe("averis"), false, false, false, false, false, false, true, true},
       // wgrad reads the forward copy, decoded and rotated: x's own amax counts there and nowhere else.
-      {recipe("quartet2"), true, false, true, true, false, false},
+      {recipe("quartet2"), true, false, true, true, false, false, true, true},
   };
 }
 
@@ -185,7 +192,7 @@ TEST(HandedAmax, ChangesNoByte) {
     std::vector<Recipe> all = recipe_catalog();
     for (const Use& u : uses()) all.push_back(u.recipe);
     for (const Recipe& recipe : all) {
-      const Result without = b.run(recipe, {}), with = b.run(recipe, {1, 1});
+      const Result without = b.run(recipe, {}), with = b.run(recipe, {1, 1, 1});
       EXPECT_EQ(with.y, without.y) << text(recipe);
       EXPECT_EQ(with.dx, without.dx) << text(recipe);
       EXPECT_EQ(with.dw, without.dw) << text(recipe);
@@ -198,13 +205,17 @@ TEST(HandedAmax, ChangesNoByte) {
 TEST(HandedAmax, IsTakenWhereItIsTheQuantisersAndNowhereElse) {
   on_every_backend([](Bench& b) {
     for (const Use& u : uses()) {
-      const Result right = b.run(u.recipe, {}), x = b.run(u.recipe, {3, 0}), dy = b.run(u.recipe, {0, 3});
+      const Result right = b.run(u.recipe, {}), x = b.run(u.recipe, {3, 0}), dy = b.run(u.recipe, {0, 3}),
+                   w = b.run(u.recipe, {0, 0, 3});
       EXPECT_EQ(x.y != right.y, u.x_moves_y) << text(u.recipe);
       EXPECT_EQ(x.dx, right.dx) << text(u.recipe);
       EXPECT_EQ(x.dw != right.dw, u.x_moves_dw) << text(u.recipe);
       EXPECT_EQ(dy.y, right.y) << text(u.recipe);
       EXPECT_EQ(dy.dx != right.dx, u.dy_moves_dx) << text(u.recipe);
       EXPECT_EQ(dy.dw != right.dw, u.dy_moves_dw) << text(u.recipe);
+      EXPECT_EQ(w.y != right.y, u.w_moves_y) << text(u.recipe);
+      EXPECT_EQ(w.dx != right.dx, u.w_moves_dx) << text(u.recipe);
+      EXPECT_EQ(w.dw, right.dw) << text(u.recipe);
       EXPECT_EQ(b.asked(u.recipe), std::pair(u.asks_x, u.asks_dy)) << text(u.recipe);
     }
   });

@@ -144,7 +144,7 @@ void Linear::forward(Context& ctx, WithAmax x_TK, RealView y_TN) {
     x_in = x.matrix;
   }
   const Source x{Gemm::Fprop, Operand::A, plan.fprop.a, x_in},
-      w{Gemm::Fprop, Operand::B, plan.fprop.b, weight_.compute};
+      w{Gemm::Fprop, Operand::B, plan.fprop.b, WithAmax(weight_.compute, weight_.amax)};
   const Product product = product_of(ctx, plan, Gemm::Fprop, x_TK.size(0));
   Ready a;
   kept_x_.reset();
@@ -185,8 +185,9 @@ void Linear::backward(Context& ctx, WithAmax x_TK, WithAmax dy_TN, RealView dx_T
            dx_bias);
   if (ctx.observer != nullptr) {
     observe(ctx, Gemm::Dgrad, plan.dgrad, rows,
-            {Gemm::Dgrad, Operand::B, plan.dgrad.b, backward_source(ctx, plan, Gemm::Dgrad, weight_.compute),
-             true, weight_.compute});
+            {Gemm::Dgrad, Operand::B, plan.dgrad.b,
+             backward_source(ctx, plan, Gemm::Dgrad, WithAmax(weight_.compute, weight_.amax)), true,
+             weight_.compute});
   }
 
   WithAmax x_in = backward_source(ctx, plan, Gemm::Wgrad, x_TK);
@@ -402,7 +403,7 @@ WithAmax Linear::backward_source(Context& ctx, const ResolvedLinear& plan, Gemm 
 }
 
 Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, Gemm gemm, Product product) {
-  const ConstRealView w_NK = weight_.compute;
+  const WithAmax w_NK(weight_.compute, weight_.amax);
   const QuantSpec& spec = plan.gemm(gemm).b;
   const bool transpose = gemm == Gemm::Dgrad;
   if (!is_quantized(spec.format)) return {oriented(w_NK, transpose)};
@@ -423,7 +424,7 @@ Linear::Ready Linear::prepare_weight(Context& ctx, const ResolvedLinear& plan, G
       cache.source != source || cache.product != product) {
     Arena& scratch = ctx.stream.scratch();
     const ArenaScope scope(scratch);
-    const ConstRealView from_NK = backward_source(ctx, plan, gemm, w_NK);
+    const WithAmax from_NK = backward_source(ctx, plan, gemm, w_NK);
     if (!place.swizzled.empty()) place.scales = scratch.take<std::uint8_t>(shape.rows, shape.scale_cols);
     quantize_into(ctx, {gemm, Operand::B, spec, from_NK, own_transpose}, place);
     cache.filled = true;

@@ -28,7 +28,8 @@ namespace nibble {
 ///
 /// An operand's amax is taken from whoever wrote the operand where that is the number that the quantiser
 /// would find, and a pass over the operand is saved: where it is quantised as it lies (not rotated, centred
-/// or made of a forward copy), under the amax of the whole tensor, and a NaN counts.
+/// or made of a forward copy), under the amax of the whole tensor, and a NaN counts. A weight's comes with it
+/// (Param::amax).
 ///
 /// x is read once for its copies of fprop and wgrad where both are quantised from it as it lies, under their
 /// own amaxes and without FP32 block scales: forward makes both, and the one for wgrad is kept for backward

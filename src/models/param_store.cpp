@@ -8,6 +8,7 @@
 #include "io/hash.h"
 #include "numeric/random_key.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/quantize/quantize.h"
 
 namespace nibble {
 namespace {
@@ -59,11 +60,17 @@ ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos) : device_(&
   copy_ = Buffer(device, bytes / 2);
   static_assert(kAlignment % kDecayGroup == 0);
   std::vector<std::uint8_t> decays(static_cast<std::size_t>(flat_size_ / kDecayGroup));
-  for (const Entry& e : entries_)
-    std::fill_n(decays.begin() + e.offset / kDecayGroup, (e.info.size() + kDecayGroup - 1) / kDecayGroup,
-                e.info.decay);
+  std::vector<std::int32_t> starts;
+  for (const Entry& e : entries_) {
+    const std::int64_t first = e.offset / kDecayGroup;
+    std::fill_n(decays.begin() + first, (e.info.size() + kDecayGroup - 1) / kDecayGroup, e.info.decay);
+    starts.push_back(static_cast<std::int32_t>(first));
+  }
   decays_ = Buffer(device, decays.size());
   device.copy_from_host(decays_.data(), decays.data(), decays.size());
+  starts_ = Buffer(device, starts.size() * sizeof(std::int32_t));
+  device.copy_from_host(starts_.data(), starts.data(), starts_.bytes());
+  amaxes_ = Buffer(device, entries_.size() * sizeof(float));
 }
 
 const ParamStore::Entry& ParamStore::at(const std::string& name) const {
@@ -80,10 +87,12 @@ Param ParamStore::param(const std::string& name, DType compute) const {
   Param p;
   p.master = {master(e).data(), layout};
   p.grad = {grad(e).data(), layout};
-  if (e.has_copy && compute == DType::BF16)
+  if (e.has_copy && compute == DType::BF16) {
     p.compute = View<const bf16>(copy(e).data(), layout);
-  else
+    p.amax = &all_amaxes()(static_cast<std::int64_t>(it->second));
+  } else {
     p.compute = View<const float>(p.master);
+  }
   return p;
 }
 
@@ -124,12 +133,20 @@ void ParamStore::begin_grads() {
 }
 
 void ParamStore::refresh_copies(Stream& stream) {
-  for (const Entry& e : entries_)
-    if (e.has_copy) {
-      const std::int64_t n = e.info.size();
-      cast(stream, {.in_TD = View<const float>(master(e).data(), std::int64_t{1}, n),
-                    .out_TD = View<bf16>(copy(e).data(), std::int64_t{1}, n)});
-    }
+  const ArenaScope scope(stream.scratch());
+  float* const unread = stream.scratch().take<float>(1).data();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& e = entries_[i];
+    if (!e.has_copy) continue;
+    const std::int64_t n = e.info.size();
+    cast(stream, {.in_TD = View<const float>(master(e).data(), std::int64_t{1}, n),
+                  .out_TD = View<bf16>(copy(e).data(), std::int64_t{1}, n)});
+    // A quantiser of one scale a tensor that is asked for nothing else finds the amax.
+    quantize(stream, {.x_RC = View<const bf16>(copy(e).data(), layout_of(e.info.shape)),
+                      .spec = {.format = Format::Fp8E4M3},
+                      .amax = &all_amaxes()(static_cast<std::int64_t>(i)),
+                      .scale = unread});
+  }
 }
 
 }  // namespace nibble

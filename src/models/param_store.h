@@ -14,8 +14,9 @@ namespace nibble {
 
 /// All parameters of a model in flat buffers, each described by a global name and shape: FP32 master
 /// weights, FP32 main gradients, the two FP32 states of Adam, and a BF16 copy, of which GEMMs and the lookup
-/// read theirs. Every tensor starts on a 64-byte boundary; the gaps stay zero, so a flat buffer can be
-/// summed, written or (later) cut into equal shards without looking at names.
+/// read theirs. Beside the copies their amaxes, which whoever writes copies writes too. Every tensor starts
+/// on a 64-byte boundary; the gaps stay zero, so a flat buffer can be summed, written or (later) cut into
+/// equal shards without looking at names.
 class ParamStore {
  public:
   struct Entry {
@@ -49,6 +50,14 @@ class ParamStore {
   View<const std::uint8_t> decays() const {
     return View<const std::uint8_t>(decays_.as<std::uint8_t>(), flat_size_ / kDecayGroup);
   }
+  /// The group of kDecayGroup elements that each entry begins with; and one number an entry: the largest
+  /// magnitude of its copy (Param::amax), and where it has none, nothing that anybody reads.
+  View<const std::int32_t> starts() const {
+    return View<const std::int32_t>(starts_.as<std::int32_t>(), static_cast<std::int64_t>(entries_.size()));
+  }
+  View<float> all_amaxes() const {
+    return View<float>(amaxes_.as<float>(), static_cast<std::int64_t>(entries_.size()));
+  }
 
   Device& device() const { return *device_; }
   /// A stretch of a flat buffer in host memory, and the way back.
@@ -63,7 +72,8 @@ class ParamStore {
   /// of four bytes a parameter.
   void begin_grads();
 
-  /// Rounds the master weights into the copies: after an import or a load. The optimizer does it itself.
+  /// Rounds the master weights into the copies and finds the amaxes of these: after an import or a load. The
+  /// optimizer does it itself.
   void refresh_copies(Stream& stream);
 
  private:
@@ -75,7 +85,7 @@ class ParamStore {
   std::vector<Entry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::int64_t flat_size_ = 0;
-  Buffer master_, grad_, m_, v_, copy_, decays_;
+  Buffer master_, grad_, m_, v_, copy_, decays_, starts_, amaxes_;
 };
 
 }  // namespace nibble

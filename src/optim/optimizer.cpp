@@ -34,7 +34,9 @@ void optimizer_step(Stream& stream, const OptimizerConfig& config, const FlatPar
                  .beta2 = static_cast<float>(config.beta2),
                  .eps = static_cast<float>(config.eps),
                  .weight_decay = static_cast<float>(config.weight_decay),
-                 .decays_G = params.decays});
+                 .decays_G = params.decays,
+                 .starts_S = params.starts,
+                 .amaxes_S = params.amaxes});
 }
 
 }  // namespace nibble

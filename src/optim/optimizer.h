@@ -18,8 +18,10 @@ struct OptimizerConfig {
 struct FlatParams {
   View<float> w, m, v;
   View<const float> grad;
-  RealView copy;                    ///< BF16 compute copy
-  View<const std::uint8_t> decays;  ///< AdamW::decays_G
+  RealView copy;                      ///< BF16 compute copy
+  View<const std::uint8_t> decays;    ///< AdamW::decays_G
+  View<const std::int32_t> starts{};  ///< AdamW::starts_S
+  View<float> amaxes{};               ///< of the tensors' copies, for the quantisers of the next step
 };
 
 /// What the host writes into the record of step `step` (from 0) before the step.

@@ -23,7 +23,9 @@ FlatParams flat(const ParamStore& params) {
           .v = params.all_v(),
           .grad = params.all_grads(),
           .copy = params.all_copies(),
-          .decays = params.decays()};
+          .decays = params.decays(),
+          .starts = params.starts(),
+          .amaxes = params.all_amaxes()};
 }
 
 const LearnerConfig& checked(const LearnerConfig& c) {

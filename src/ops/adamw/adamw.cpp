@@ -31,6 +31,13 @@ void check(const AdamW& a) {
   nibble::check(a.record != nullptr, "adamw: there is no record of the step");
   if (!a.decays_G.empty())
     expect_rows("adamw", "decays", a.decays_G.layout(), {(N + kDecayGroup - 1) / kDecayGroup});
+  nibble::check(a.starts_S.empty() == a.amaxes_S.empty(),
+                "adamw: amaxes and the tensors that they belong to go together");
+  if (!a.amaxes_S.empty()) {
+    nibble::check(a.starts_S.rank() == 1, "adamw: starts has {} axes, but needs 1", a.starts_S.rank());
+    expect_contiguous_rows("adamw", "starts", a.starts_S.layout());
+    expect_rows("adamw", "amaxes", a.amaxes_S.layout(), {a.starts_S.size(0)});
+  }
   if (a.copy_N.empty()) return;
   expect_rows("adamw", "copy", a.copy_N.layout(), {N});
   nibble::check(a.copy_N.dtype() == DType::BF16, "adamw: the compute copy is {}, but must be BF16",

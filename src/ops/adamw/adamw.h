@@ -18,7 +18,13 @@ struct GateUpdate {
 ///   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 ///   w -= lr * (mhat / (sqrt(vhat) + eps) + weight_decay * w),  mhat = m / (1 - b1^t), vhat = v / (1 - b2^t)
 /// and, when asked, copy = w rounded to BF16. lr, grad_scale and the corrections come from the record; while
-/// it is halted nothing is written.
+/// it is halted none of these is written.
+///
+/// When asked it also leaves what a quantiser of the copy would otherwise read it once more to find, of every
+/// tensor in the flat buffer:
+///   amaxes[s] = max |w[i] rounded to BF16| over the i of tensor s,
+/// compared as bits, so that a NaN or an infinity comes through (quant/amax.h, NonFinite::Detect). A halted
+/// step leaves that of the w that it found. The zeros between a tensor's end and the next one do no harm.
 struct AdamW {
   View<float> w_N, m_N, v_N;
   View<const float> grad_N;
@@ -27,6 +33,10 @@ struct AdamW {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
   /// One flag for every kDecayGroup elements: whether weight_decay applies there. Empty: everywhere.
   View<const std::uint8_t> decays_G{};
+  /// The group of kDecayGroup elements that each tensor begins with, strictly ascending from 0: it ends where
+  /// the next one begins. And one number a tensor, overwritten. Both or neither.
+  View<const std::int32_t> starts_S{};
+  View<float> amaxes_S{};
 };
 inline constexpr std::int64_t kDecayGroup = 16;
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
+#include "numeric/bf16.h"
+#include "numeric/rounding.h"
 #include "ops/adamw/adamw.h"
 #include "ops/adamw/adamw_kernels.h"
 #include "ops/rows.h"
@@ -12,20 +15,41 @@ namespace {
 /// Elements a tile has. Part of the meaning of the partial sums; a multiple of kDecayGroup.
 constexpr std::int64_t kTileElements = 16384;
 
-/// Calls f(begin, end, decays) for the stretches of [begin, end) in which the decay flag does not change.
+/// The tensor that element i belongs to; -1: nobody asks for amaxes.
+std::int64_t tensor_of(const AdamW& a, std::int64_t i) {
+  const std::int32_t* first = a.starts_S.data();
+  return std::upper_bound(first, first + (a.starts_S.empty() ? 0 : a.starts_S.size(0)), i / kDecayGroup) -
+         first - 1;
+}
+
+/// Calls f(begin, end, decays, tensor) for the stretches of [begin, end) in which neither the decay flag nor
+/// the tensor changes.
 template <class F>
 void for_stretches(const AdamW& a, std::int64_t begin, std::int64_t end, F f) {
-  while (begin < end) {
-    std::int64_t stop = end;
-    bool decays = true;
-    if (!a.decays_G.empty()) {
-      decays = a.decays_G(begin / kDecayGroup) != 0;
-      stop = begin;
-      while (stop < end && (a.decays_G(stop / kDecayGroup) != 0) == decays) stop += kDecayGroup;
-      stop = std::min(stop, end);
+  for (std::int64_t tensor = tensor_of(a, begin); begin < end; ++tensor) {
+    const bool last = tensor < 0 || tensor + 1 == a.starts_S.size(0);
+    const std::int64_t of_tensor = last ? end : std::min(end, a.starts_S(tensor + 1) * kDecayGroup);
+    while (begin < of_tensor) {
+      std::int64_t stop = of_tensor;
+      bool decays = true;
+      if (!a.decays_G.empty()) {
+        decays = a.decays_G(begin / kDecayGroup) != 0;
+        stop = begin;
+        while (stop < of_tensor && (a.decays_G(stop / kDecayGroup) != 0) == decays) stop += kDecayGroup;
+        stop = std::min(stop, of_tensor);
+      }
+      f(begin, stop, decays, tensor);
+      begin = stop;
     }
-    f(begin, stop, decays);
-    begin = stop;
+  }
+}
+
+/// Tiles of one tensor are computed by several threads; the largest is the same in any order.
+void raise(float& amax, float to) {
+  const std::atomic_ref<float> shared(amax);
+  float now = shared.load(std::memory_order_relaxed);
+  while (magnitude_bits(now) < magnitude_bits(to) &&
+         !shared.compare_exchange_weak(now, to, std::memory_order_relaxed)) {
   }
 }
 
@@ -47,7 +71,10 @@ void run(Stream& stream, const GateUpdate& g) { ref::run(stream, g); }
 
 void run(Stream& stream, const AdamW& a) {
   const StepRecord& r = *a.record;
-  if (r.halted) return;
+  if (!a.amaxes_S.empty())
+    std::fill_n(a.amaxes_S.data(), a.amaxes_S.size(0), 0.0f);
+  else if (r.halted)
+    return;
   const AdamWStep step{.lr = r.lr,
                        .beta1 = a.beta1,
                        .beta2 = a.beta2,
@@ -59,15 +86,22 @@ void run(Stream& stream, const AdamW& a) {
                        .inverse_correction1 = r.inverse_correction1,
                        .inverse_correction2 = r.inverse_correction2};
   for_tiles(stream, a.w_N.size(0), kTileElements, [&](std::int64_t, std::int64_t first, std::int64_t last) {
-    for_stretches(a, first, last, [&](std::int64_t begin, std::int64_t end, bool decays) {
-      AdamWStep here = step;
-      if (!decays) here.weight_decay = 0;
-      float* w = a.w_N.data() + begin;
-      NIBBLE_SIMD_CALL(adamw_row, here, a.grad_N.data() + begin, w, a.m_N.data() + begin,
-                       a.v_N.data() + begin, end - begin);
-      if (!a.copy_N.empty())
-        NIBBLE_SIMD_CALL(narrow, w, static_cast<bf16*>(a.copy_N.data()) + begin, end - begin);
-    });
+    for_stretches(a, first, last,
+                  [&](std::int64_t begin, std::int64_t end, bool decays, std::int64_t tensor) {
+                    float* w = a.w_N.data() + begin;
+                    if (!r.halted) {
+                      AdamWStep here = step;
+                      if (!decays) here.weight_decay = 0;
+                      NIBBLE_SIMD_CALL(adamw_row, here, a.grad_N.data() + begin, w, a.m_N.data() + begin,
+                                       a.v_N.data() + begin, end - begin);
+                      if (!a.copy_N.empty())
+                        NIBBLE_SIMD_CALL(narrow, w, static_cast<bf16*>(a.copy_N.data()) + begin, end - begin);
+                    }
+                    if (tensor < 0) return;
+                    // The largest of rounded values is the rounded largest value.
+                    const float largest = bits_float(NIBBLE_SIMD_CALL(magnitude_bits_of, w, end - begin));
+                    raise(a.amaxes_S(tensor), bf16::nearest(largest).value());
+                  });
   });
 }
 

@@ -22,20 +22,26 @@ struct Update {
   bf16* copy = nullptr;
   const StepRecord* record = nullptr;
   const std::uint8_t* decays = nullptr;
+  const std::int32_t* starts = nullptr;
+  float* amaxes = nullptr;
+  int tensors = 0;
+  std::int64_t first = 0;  ///< of these elements in the flat buffer
   std::int64_t N = 0;
   float beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
 };
 
-/// A thread has kEach elements, which share a decay flag. Every operation is rounded as the cpu rounds it, so
-/// that the bits agree.
-///
-/// Floor at 4.2 TB/s: reads grad, w, m, v, writes w, m, v and the copy: 30 bytes an element, 7.1 us a million
-/// parameters; 1.2 G parameters: 8.6 ms.
+template <int N>
+__device__ __forceinline__ std::uint32_t largest_bits(const float (&x)[N]) {
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) most = max(most, magnitude_bits(x[k]));
+  return most;
+}
+
+/// kEach elements, which share a decay flag; gives the largest magnitude of the weights as they are
+/// afterwards. Every operation is rounded as the cpu rounds it, so that the bits agree.
 template <int kEach>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const Update u) {
-  static_assert(kDecayGroup % kEach == 0);
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach;
-  if (i >= u.N) return;
+__device__ __forceinline__ std::uint32_t update(const Update& u, std::int64_t i) {
   Stored<float, kEach> grad, m, v, w;
   grad.load(u.grad + i);
   m.load(u.m + i);
@@ -43,10 +49,14 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const Update u) {
   w.load(u.w + i);
   const float decay = u.decays == nullptr || u.decays[i / kDecayGroup] != 0 ? u.weight_decay : 0.0f;
   const StepRecord& r = *u.record;
-  if (r.halted != 0) return;
+  float new_m[kEach], new_v[kEach], new_w[kEach];
+  if (r.halted != 0) {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) new_w[k] = w[k];
+    return largest_bits(new_w);
+  }
   const float lr = r.lr, scale = r.grad_scale, inverse1 = r.inverse_correction1,
               inverse2 = r.inverse_correction2;
-  float new_m[kEach], new_v[kEach], new_w[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const float g = grad[k] * scale;
@@ -59,6 +69,82 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const Update u) {
   store_pack(u.v + i, new_v);
   store_pack(u.w + i, new_w);
   if (u.copy != nullptr) store_pack(u.copy + i, new_w);
+  return largest_bits(new_w);
+}
+
+/// amaxes[tensor] becomes at least `bits`, rounded to BF16: the largest of rounded values is the rounded
+/// largest value. Thousands of blocks share a tensor and few of them raise its amax, so they look first: an
+/// amax only grows, and one read too early costs an atomic that changes nothing.
+__device__ __forceinline__ void raise(float* amaxes, std::int32_t tensor, std::uint32_t bits) {
+  if (tensor < 0) return;
+  const std::uint32_t rounded = float_bits(bf16::nearest(bits_float(bits)).value());
+  auto* const place = reinterpret_cast<std::uint32_t*>(amaxes + tensor);
+  if (*static_cast<volatile std::uint32_t*>(place) < rounded) atomicMax(place, rounded);
+}
+
+/// The tensor of this group: the last one that begins there or before. All lanes of a warp mostly read the
+/// same few numbers of the first cache, while the weights are on their way.
+__device__ __forceinline__ std::int32_t tensor_of(const Update& u, std::int64_t group) {
+  int low = 0, high = u.tensors;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (u.starts[middle] <= group ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Needs all threads of the block; those without elements have tensor -1. A block's elements may lie in any
+/// number of tensors: a warp that is of one has one maximum, and the block one for each run of such warps; in
+/// other warps each group of kDecayGroup elements raises its own.
+template <int kEach>
+__device__ __forceinline__ void raise_amaxes(float* amaxes, std::int32_t tensor, std::uint32_t bits) {
+  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
+  constexpr int kWarps = kThreads / kWarp, kGroupThreads = kDecayGroup / kEach;
+  __shared__ std::int32_t tensors[kWarps];
+  __shared__ std::uint32_t largest[kWarps];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (__all_sync(kAll, tensor == __shfl_sync(kAll, tensor, 0))) {
+    bits = __reduce_max_sync(kAll, bits);
+  } else {
+#pragma unroll
+    for (int offset = kGroupThreads / 2; offset > 0; offset /= 2)
+      bits = max(bits, __shfl_xor_sync(kAll, bits, offset));
+    if (lane % kGroupThreads == 0) raise(amaxes, tensor, bits);
+    tensor = -1;
+  }
+  if (lane == 0) {
+    tensors[warp] = tensor;
+    largest[warp] = bits;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int i = 1; i < kWarps; ++i) {
+    if (tensors[i] == tensor) {
+      bits = max(bits, largest[i]);
+    } else {
+      raise(amaxes, tensor, bits);
+      tensor = tensors[i];
+      bits = largest[i];
+    }
+  }
+  raise(amaxes, tensor, bits);
+}
+
+/// Floor at 4.2 TB/s: reads grad, w, m, v, writes w, m, v and the copy: 30 bytes an element, 7.1 us a million
+/// parameters; 1.2 G parameters: 8.6 ms. Amaxes cost no bytes; the block waits for one read of an amax, while
+/// others of its multiprocessor stream.
+template <int kEach, bool kFindsAmaxes>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const Update u) {
+  static_assert(kDecayGroup % kEach == 0);
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach;
+  if constexpr (kFindsAmaxes) {
+    const bool inside = i < u.N;
+    const std::int32_t tensor = inside ? tensor_of(u, (u.first + i) / kDecayGroup) : -1;
+    raise_amaxes<kEach>(u.amaxes, tensor, inside ? update<kEach>(u, i) : 0u);
+  } else {
+    if (i < u.N) update<kEach>(u, i);
+  }
 }
 
 template <int kEach>
@@ -69,8 +155,10 @@ void launch_adamw(Stream& stream, Update u, std::int64_t begin, std::int64_t end
   u.grad += begin;
   if (u.copy != nullptr) u.copy += begin;
   if (u.decays != nullptr) u.decays += begin / kDecayGroup;
+  u.first = begin;
   u.N = end - begin;
-  launch(stream, "adamw", adamw_kernel<kEach>, dim3(blocks_for(u.N, kThreads * kEach)), dim3(kThreads), 0, u);
+  launch(stream, "adamw", u.amaxes != nullptr ? adamw_kernel<kEach, true> : adamw_kernel<kEach, false>,
+         dim3(blocks_for(u.N, kThreads * kEach)), dim3(kThreads), 0, u);
 }
 
 constexpr int kTile = 16384;  ///< elements of a partial sum: part of its meaning
@@ -141,6 +229,9 @@ void run(Stream& stream, const AdamW& a) {
   u.copy = static_cast<bf16*>(a.copy_N.data());
   u.record = a.record;
   u.decays = a.decays_G.data();
+  u.starts = a.starts_S.data();
+  u.amaxes = a.amaxes_S.data();
+  u.tensors = a.starts_S.empty() ? 0 : static_cast<int>(a.starts_S.size(0));
   u.beta1 = a.beta1;
   u.beta2 = a.beta2;
   u.eps = a.eps;
@@ -150,6 +241,8 @@ void run(Stream& stream, const AdamW& a) {
   const bool packs = aligned(u.w) && aligned(u.m) && aligned(u.v) && aligned(u.grad) &&
                      reinterpret_cast<std::uintptr_t>(u.copy) % 8 == 0;
   const std::int64_t whole = packs ? N / kDecayGroup * kDecayGroup : 0;
+  if (!a.amaxes_S.empty())
+    stream.device().zero(a.amaxes_S.data(), static_cast<std::size_t>(a.amaxes_S.size(0)) * sizeof(float));
   launch_adamw<4>(stream, u, 0, whole);
   launch_adamw<1>(stream, u, whole, N);
 }

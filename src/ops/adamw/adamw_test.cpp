@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
+
+#include "quant/amax.h"
 
 namespace nibble {
 namespace {
@@ -42,6 +45,43 @@ TEST(AdamW, ThreeStepsFollowTheFormula) {
       EXPECT_EQ(copy, bf16::nearest(fw));
     }
   }
+}
+
+/// Three tensors of odd sizes.
+TEST(AdamW, AmaxIsTheLargestMagnitudeOfATensorsCopyAlsoWhenHalted) {
+  constexpr std::int64_t kN = 80;
+  const std::int32_t starts[] = {0, 2, 3, static_cast<std::int32_t>(kN / kDecayGroup)};
+  for (BackendKind kind : {BackendKind::Ref, BackendKind::Cpu})
+    for (const float peak : {-3.001f, 3.4e38f, -INFINITY, NAN})
+      for (const std::uint32_t halted : {0u, 1u}) {
+        HostDevice device;
+        Stream stream(kind, device, 1);
+        std::vector<float> w(kN, 0.5f), m(kN, 0.1f), v(kN, 0.2f), grad(kN, 0.3f), amaxes(3, 7.0f);
+        std::vector<bf16> copy(kN, bf16::nearest(0.5f));
+        w[19] = peak, w[40] = 100, w[70] = -2.003f;
+        copy[19] = bf16::nearest(peak), copy[40] = bf16::nearest(100), copy[70] = bf16::nearest(-2.003f);
+        const StepRecord record{.lr = 1e-3f,
+                                .inverse_correction1 = 2,
+                                .inverse_correction2 = 2,
+                                .grad_scale = 1,
+                                .halted = halted};
+        adamw(stream, {.w_N = View<float>(w.data(), kN),
+                       .m_N = View<float>(m.data(), kN),
+                       .v_N = View<float>(v.data(), kN),
+                       .grad_N = View<const float>(grad.data(), kN),
+                       .copy_N = View<bf16>(copy.data(), kN),
+                       .record = &record,
+                       .starts_S = View<const std::int32_t>(starts, 3),
+                       .amaxes_S = View<float>(amaxes.data(), 3)});
+        float expected[3] = {};
+        for (int t = 0; t < 3; ++t)
+          for (std::int64_t i = starts[t] * kDecayGroup; i < starts[t + 1] * kDecayGroup; ++i)
+            expected[t] = amax_keeping_nan(expected[t], copy[static_cast<std::size_t>(i)].value());
+        for (int t = 0; t < 3; ++t)
+          EXPECT_EQ(float_bits(amaxes[static_cast<std::size_t>(t)]), float_bits(expected[t]))
+              << name_of(kind) << " peak " << peak << " halted " << halted << " tensor " << t;
+        EXPECT_EQ(std::isfinite(expected[0]), peak == -3.001f) << "a NaN or an infinity comes through";
+      }
 }
 
 TEST(GateUpdate, ANumberThatIsNotFiniteOrAFaultyOperandHaltsThisUpdateAndAllLaterOnes) {
