@@ -45,7 +45,7 @@ double start_value(const ParamInfo& p, std::uint64_t seed, std::uint64_t tensor,
 
 }  // namespace
 
-ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos) : device_(&device) {
+ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos, bool keeps_amaxes) : device_(&device) {
   for (ParamInfo& info : infos) {
     Entry e;
     e.offset = flat_size_;
@@ -68,6 +68,7 @@ ParamStore::ParamStore(Device& device, std::vector<ParamInfo> infos) : device_(&
   }
   decays_ = Buffer(device, decays.size());
   device.copy_from_host(decays_.data(), decays.data(), decays.size());
+  if (!keeps_amaxes) return;
   starts_ = Buffer(device, starts.size() * sizeof(std::int32_t));
   device.copy_from_host(starts_.data(), starts.data(), starts_.bytes());
   amaxes_ = Buffer(device, entries_.size() * sizeof(float));
@@ -89,7 +90,7 @@ Param ParamStore::param(const std::string& name, DType compute) const {
   p.grad = {grad(e).data(), layout};
   if (e.has_copy && compute == DType::BF16) {
     p.compute = View<const bf16>(copy(e).data(), layout);
-    p.amax = &all_amaxes()(static_cast<std::int64_t>(it->second));
+    if (amaxes_kept() > 0) p.amax = &all_amaxes()(static_cast<std::int64_t>(it->second));
   } else {
     p.compute = View<const float>(p.master);
   }
@@ -141,6 +142,7 @@ void ParamStore::refresh_copies(Stream& stream) {
     const std::int64_t n = e.info.size();
     cast(stream, {.in_TD = View<const float>(master(e).data(), std::int64_t{1}, n),
                   .out_TD = View<bf16>(copy(e).data(), std::int64_t{1}, n)});
+    if (amaxes_kept() == 0) continue;
     // A quantiser of one scale a tensor that is asked for nothing else finds the amax.
     quantize(stream, {.x_RC = View<const bf16>(copy(e).data(), layout_of(e.info.shape)),
                       .spec = {.format = Format::Fp8E4M3},

@@ -25,7 +25,8 @@ class ParamStore {
     bool has_copy = false;    ///< read through the BF16 copy (matrices and the embedding)
   };
 
-  ParamStore(Device& device, std::vector<ParamInfo> infos);
+  /// Amaxes beside the copies are kept where `keeps_amaxes`; else there are none.
+  ParamStore(Device& device, std::vector<ParamInfo> infos, bool keeps_amaxes = true);
 
   const std::vector<Entry>& entries() const { return entries_; }
   const Entry& at(const std::string& name) const;  ///< throws Error{Runtime} when there is none
@@ -51,13 +52,12 @@ class ParamStore {
     return View<const std::uint8_t>(decays_.as<std::uint8_t>(), flat_size_ / kDecayGroup);
   }
   /// The group of kDecayGroup elements that each entry begins with; and one number an entry: the largest
-  /// magnitude of its copy (Param::amax), and where it has none, nothing that anybody reads.
+  /// magnitude of its copy (Param::amax), and where it has none, nothing that anybody reads. Empty where they
+  /// are not kept.
   View<const std::int32_t> starts() const {
-    return View<const std::int32_t>(starts_.as<std::int32_t>(), static_cast<std::int64_t>(entries_.size()));
+    return View<const std::int32_t>(starts_.as<std::int32_t>(), amaxes_kept());
   }
-  View<float> all_amaxes() const {
-    return View<float>(amaxes_.as<float>(), static_cast<std::int64_t>(entries_.size()));
-  }
+  View<float> all_amaxes() const { return View<float>(amaxes_.as<float>(), amaxes_kept()); }
 
   Device& device() const { return *device_; }
   /// A stretch of a flat buffer in host memory, and the way back.
@@ -77,6 +77,7 @@ class ParamStore {
   void refresh_copies(Stream& stream);
 
  private:
+  std::int64_t amaxes_kept() const { return static_cast<std::int64_t>(amaxes_.bytes() / sizeof(float)); }
   View<float> flat(const Buffer& b, const Entry& e) const {
     return View<float>(b.as<float>() + e.offset, e.info.size());
   }

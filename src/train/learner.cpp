@@ -57,7 +57,7 @@ Learner::Learner(Stream& stream, const LearnerConfig& config)
       config_(checked(config)),
       evaluation_recipe_(find_recipe("bf16")),
       linears_(linears(config.model)),
-      params_(stream.device(), parameters(config.model)),
+      params_(stream.device(), parameters(config.model), quantizes(config.recipe)),
       model_(stream.device(), config.model, params_, compute_type(config.recipe)),
       flat_(flat(params_)),
       arena_(stream.device()),

@@ -136,6 +136,16 @@ TEST(WeightAmaxConformance, IsThatOfWeightsThatCameFromElsewhere) {
   });
 }
 
+TEST(WeightAmaxConformance, ThereIsNoneWhereNothingIsQuantised) {
+  HostDevice device;
+  Bench b(BackendKind::Cpu, device, "bf16");
+  const ParamStore& params = b.learner.params();
+  EXPECT_TRUE(params.all_amaxes().empty() && params.starts().empty());
+  for (const ParamStore::Entry& e : params.entries())
+    EXPECT_EQ(params.param(e.info.name, DType::BF16).amax, nullptr) << e.info.name;
+  b.step();
+}
+
 TEST(WeightAmaxConformance, IsThatOfTheWeightsThatAHaltedStepLeft) {
   on_every_backend_and_recipe([](BackendKind backend, Device& device, const char* recipe) {
     Bench b(backend, device, recipe, 2);
