@@ -19,12 +19,17 @@ namespace {
 
 constexpr std::int64_t kSequence = 32, kVocab = 96;
 
+Recipe in_all_blocks(Recipe recipe) {
+  recipe.first_blocks = recipe.last_blocks = 0;
+  return recipe;
+}
+
 class Bench {
  public:
   Bench(BackendKind backend, Device& device, const char* recipe, std::int64_t inject_nan_step = -1)
       : stream(backend, device, 2),
         learner(stream, {.model = tiny_model(2, kVocab, kSequence),
-                         .recipe = edited(find_recipe(recipe), {.bf16_first = 0, .bf16_last = 0}),
+                         .recipe = in_all_blocks(find_recipe(recipe)),
                          .optimizer = {},
                          .schedule = {.peak = 0.1, .steps = 10},
                          .sequence = kSequence,
