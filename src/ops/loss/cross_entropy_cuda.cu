@@ -194,13 +194,12 @@ __global__ void __launch_bounds__(kGroups* kThreads, 1) cross_entropy_kernel(con
   // Groups make the same number of turns, the second one perhaps its last without a row.
   std::int64_t t = std::int64_t{kGroups} * (static_cast<int>(blockIdx.x) / ranks) + group;
   const int turns = static_cast<int>((c.T - (t - group) + step - 1) / step);
-  Row<T, kCluster> row = row_at(t);
-  for (int i = first; i < packs; i += kThreads) row.ask(i);
   if constexpr (kCluster) {
-    // compute-sanitizer's racecheck takes this for a race with the copies above, which go to other addresses.
     if (first < 2) meeting.inboxes[first].init();
     cluster_barrier();  // all blocks have begun: they may be sent to
   }
+  Row<T, kCluster> row = row_at(t);
+  for (int i = first; i < packs; i += kThreads) row.ask(i);
   int next_target = target_of(t);
   if (group != 0) hand_on(group);
   for (int turn = 0; turn < turns; ++turn, t += step) {
