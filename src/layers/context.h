@@ -64,7 +64,7 @@ class QuantObserver {
 /// depends on how often it is computed.
 enum class Recomputation : std::uint8_t {
   None,   ///< everything is kept
-  Light,  ///< norms' and activations' outputs: no GEMM is done twice
+  Light,  ///< outputs of norms, of SwiGLU and of Mamba-2's gate: no GEMM is done twice
   Block,  ///< all but each sublayer's input
 };
 

@@ -40,12 +40,13 @@ void Head::loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targe
                                .grad_scale = grad_scale,
                                .vocab = vocab_});
     if (grad_scale == 0) continue;
-    matmul(ctx.stream,
-           {.a_MK = dlogits_TV, .b_NK = weight_.compute.transposed(), .c_MN = dx_TD.rows(begin, count)});
+    // wgrad first: it reads x, in whose place dx may be.
     matmul(ctx.stream, {.a_MK = dlogits_TV.transposed(),
                         .b_NK = x.transposed(),
                         .c_MN = weight_.grad,
                         .beta = ctx.first_wgrad && begin == 0 ? 0.0f : 1.0f});
+    matmul(ctx.stream,
+           {.a_MK = dlogits_TV, .b_NK = weight_.compute.transposed(), .c_MN = dx_TD.rows(begin, count)});
   }
 }
 

@@ -13,7 +13,7 @@ class Head {
   Head(Param weight_VD, std::int64_t vocab) : weight_(weight_VD), vocab_(vocab) {}
 
   /// loss_T in nats for every token (0 where the target is -1). With `grad_scale` not 0 also dx_TD
-  /// (overwritten) and the weight's main gradient, of grad_scale * sum of losses.
+  /// (overwritten; may be x) and the weight's main gradient, of grad_scale * sum of losses.
   void loss(Context& ctx, ConstRealView x_TD, View<const std::int32_t> targets_T, View<float> loss_T,
             float grad_scale, RealView dx_TD);
 

@@ -18,12 +18,14 @@ class Mlp final : public Mixer {
   const Linear& last() const override { return down_; }
 
  private:
-  /// The hidden features, in memory of `arena`.
-  WithAmax activate(Context& ctx, ConstRealView up, Arena& arena) const;
+  /// The hidden features: in memory of `arena`, or of squared ReLU in the place of `up`, which its backward
+  /// does not read.
+  WithAmax activate(Context& ctx, RealView up, Arena& arena) const;
+  bool in_place() const { return spec_.activation == Activation::Relu2; }
 
   MlpSpec spec_;
   Linear up_, down_;
-  ConstRealView saved_up_;
+  RealView saved_up_;
   WithAmax saved_hidden_TF_;
 };
 

@@ -149,14 +149,13 @@ RealView Decoder::forward(Context& ctx, View<const std::int32_t> ids_T) {
   return normed_TD;
 }
 
-void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealView dfinal_TD) {
+void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, RealView dfinal_TD) {
   const std::int64_t tokens = ids_T.size(0);
   const RealView dresidual_TD = ctx.arena.take_real(ctx.residual_gradient, tokens, spec_.d_model);
   // Mixers read the gradient itself where it has the activations' type, else what the norms round of it.
   const bool rounds = ctx.residual_gradient != ctx.activation;
   const RealView rounded_TD = rounds ? ctx.activations(tokens, spec_.d_model) : RealView();
   const RealView dy_TD = rounds ? rounded_TD : dresidual_TD;
-  const RealView dnormed_TD = ctx.activations(tokens, spec_.d_model);
   ctx.stream.device().zero(dresidual_TD.data(),
                            static_cast<std::size_t>(dresidual_TD.numel()) * size_of(dresidual_TD.dtype()));
   float* amax = sublayers_.back().mixer->last().room_for_amax_of_dy(ctx, ctx.arena);
@@ -165,6 +164,7 @@ void Decoder::backward(Context& ctx, View<const std::int32_t> ids_T, ConstRealVi
     inject_nan(ctx, dy_TD);
     amax = nullptr;
   }
+  const RealView dnormed_TD = dfinal_TD;  // which nobody reads any more
   for (std::size_t i = sublayers_.size(); i-- > 0;) {
     Sublayer& s = sublayers_[i];
     float* const next_amax =
@@ -197,9 +197,8 @@ void Decoder::train(Context& ctx, View<const std::int32_t> ids_T, View<const std
                     View<float> loss_T, float grad_scale) {
   const ArenaScope micro_batch(ctx.arena);
   const RealView final_TD = forward(ctx, ids_T);
-  const RealView dfinal_TD = ctx.activations(ids_T.size(0), spec_.d_model);
-  head_.loss(ctx, final_TD, targets_T, loss_T, grad_scale, dfinal_TD);
-  backward(ctx, ids_T, dfinal_TD);
+  head_.loss(ctx, final_TD, targets_T, loss_T, grad_scale, final_TD);  // its gradient takes its place
+  backward(ctx, ids_T, final_TD);
 }
 
 void Decoder::evaluate(Context& ctx, View<const std::int32_t> ids_T, View<const std::int32_t> targets_T,

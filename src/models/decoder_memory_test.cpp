@@ -23,17 +23,17 @@ struct Watcher final : QuantObserver {
 /// A model whose micro-batch takes several of an arena's chunks.
 class Bench {
  public:
-  explicit Bench(const std::string& recipe)
+  explicit Bench(const std::string& recipe, const std::string& activation = "swiglu", std::int64_t ffn = kFfn)
       : recipe_(find_recipe(recipe)),
         spec_(make_spec({.blocks = kBlocks,
                          .vocab_size = 64,
                          .hidden = kHidden,
-                         .ffn = kFfn,
+                         .ffn = ffn,
                          .heads = 4,
                          .kv_heads = 4,
                          .head_dim = kHidden / 4,
                          .max_sequence = kSequence,
-                         .activation = "swiglu",
+                         .activation = activation,
                          .rope_theta = 10000})),
         stream_(BackendKind::Cpu, host_, 2),
         arena_(host_),
@@ -99,6 +99,16 @@ TEST(DecoderMemory, AnFp8StepKeepsCodesInPlaceOfTheInputsOfLinears) {
   bf16_plain.train();
   bf16_observed.train(&watcher);
   EXPECT_EQ(bf16_plain.settled(), bf16_observed.settled());
+}
+
+/// Of a hidden feature of squared ReLU two bytes a block stay, what down multiplies: its backward reads no
+/// other. The last block's backward needs two more, in which first its gradient lies and then up's.
+TEST(DecoderMemory, SquaredReluKeepsItsOutputAlone) {
+  Bench narrow("bf16", "relu2", kFfn), wide("bf16", "relu2", 2 * kFfn);
+  narrow.train();
+  wide.train();
+  const double more = static_cast<double>(wide.settled()) - static_cast<double>(narrow.settled());
+  EXPECT_NEAR(more, kTokens * kFfn * (2 * kBlocks + 2), 4096);
 }
 
 /// A recorded step holds addresses: those of the first chunk stay when a later step needs more than it.

@@ -128,7 +128,8 @@ TEST_F(Gradients, SquaredReluBackwardIsTheDerivative) {
     squared_relu(stream_, {.x_TF = matrix(x), .y_TF = matrix(y)});
     return dot(dy, y);
   };
-  squared_relu_backward(stream_, {.x_TF = matrix(x), .dy_TF = matrix(dy), .dx_TF = matrix(dx)});
+  squared_relu(stream_, {.x_TF = matrix(x), .y_TF = matrix(y)});
+  squared_relu_backward(stream_, {.y_TF = matrix(y), .dy_TF = matrix(dy), .dx_TF = matrix(dx)});
   expect_gradient("dx", x, dx, loss);
 }
 

@@ -51,16 +51,20 @@ double kept_bytes(const LinearWork& l, const Hardware& hardware) {
   return is_quantized(f) && !codes ? bytes_of(Format::Bf16) : bytes_of(f);
 }
 
+/// Whether the layer before this linear keeps the linear's input for its own backward: attention its output,
+/// squared ReLU, whose output has the place of its input.
+bool has_kept_input(const Workload& w, const LinearWork& l) {
+  return l.info.kind == "attention.out" || (l.info.kind == "mlp.down" && w.relu2_width > 0);
+}
+
 /// What linears keep for wgrad: a quantised operand is made in forward, in the reading of the input that
-/// makes fprop's. In BF16 the input of attention.out is the attention's own saved output.
+/// makes fprop's. In BF16 it is the input itself.
 double linear_input_bytes(const Workload& w, Recompute recompute, const Hardware& hardware) {
   double bytes = 0;
   for (const LinearWork& l : w.linears) {
     const Format f = l.resolved.wgrad.b.format;
-    const bool shared = !is_quantized(f) && l.info.kind == "attention.out";
-    const bool again =
-        !is_quantized(f) && recompute == Recompute::Selective && l.info.kind != "attention.out";
-    if (!shared && !again) bytes += static_cast<double>(l.info.k) * kept_bytes(l, hardware);
+    const bool elsewhere = has_kept_input(w, l) || recompute == Recompute::Selective;
+    if (is_quantized(f) || !elsewhere) bytes += static_cast<double>(l.info.k) * kept_bytes(l, hardware);
   }
   return bytes;
 }
@@ -110,7 +114,7 @@ double activation_bytes_per_token(const Workload& w, Recompute recompute, const 
   double bytes = linear_input_bytes(w, recompute, hardware);
   bytes += 2 * d * w.sublayers;                        // the residual stream, input of each norm
   bytes += 2 * (w.qkv_width + w.attention_width);      // q, k, v and the output
-  bytes += 2 * (2 * w.swiglu_width + w.relu2_width);   // inputs of the activations
+  bytes += 2 * (2 * w.swiglu_width + w.relu2_width);   // SwiGLU's input, squared ReLU's output
   bytes += 2 * (3 * w.scan_inner + 2 * w.conv_width);  // z, convolution in and out, scan out, gated norm
   bytes += 4 * w.scan_chunk;                           // states between chunks
   return bytes;

@@ -111,6 +111,19 @@ TEST(Memory, Nvfp4KeepsWgradOperandsInFourBitsWhereTheCardMultipliesThem) {
   EXPECT_NEAR(kept(find_plan_recipe("nvfp4-all"), "h200"), bf16 + 32.0 * 2 * 4096, 1);
 }
 
+/// x of qkv and up (2 x 2048), residuals (2 x 2048), q k v o (4096 + 2048) and down's x (8192) in a block:
+/// squared ReLU needs no input of its own. What is multiplied in another form is kept beside it.
+TEST(Memory, SquaredReluKeepsItsOutputAlone) {
+  const auto kept = [](const char* recipe, Recompute recompute) {
+    return activation_bytes_per_token(
+        make_workload(find_plan_model("llama-1.2b"), find_plan_recipe(recipe), 4096), recompute,
+        find_hardware("h200"));
+  };
+  EXPECT_NEAR(kept("bf16", Recompute::None), 20.0 * 2 * (4 * 2048 + 4096 + 2048 + 8192), 1);
+  EXPECT_NEAR(kept("bf16", Recompute::Selective), 20.0 * 2 * (2 * 2048 + 4096 + 2048 + 8192), 1);
+  EXPECT_NEAR(kept("nvfp4-all", Recompute::None), 20.0 * 2 * (4 * 2048 + 4096 + 2 * 2048 + 2 * 8192), 1);
+}
+
 TEST(Memory, RecomputationNeverNeedsMore) {
   for (const char* recipe : {"bf16", "nvfp4", "mxfp8"}) {
     for (const char* model : {"llama-3.1-8b", "nemotron-h-8b"}) {

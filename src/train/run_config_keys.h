@@ -92,7 +92,7 @@ void visit_how(C& c, V& v) {
     "threads; 0: as many as the machine has. Results do not depend on it");
   v("backend", c.training.backend, kMaths, "ref, cpu or cuda");
   v("recompute", c.training.recompute, kNone,
-    "what backward computes again instead of keeping it: none, light (outputs of norms and activations) or "
+    "what backward computes again instead of keeping it: none, light (outputs of norms, SwiGLU and gates) or "
     "block "
     "(all inside a sublayer). The same bits, less memory, more time");
   v("record_steps", c.training.record_steps, kNone,

@@ -47,9 +47,9 @@ void check(const SquaredRelu& s) {
 
 void check(const SquaredReluBackward& s) {
   constexpr std::string_view op = "squared_relu_backward";
-  expect_matrix(op, "x", s.x_TF.layout());
-  expect_like(op, "dy", s.dy_TF.layout(), s.x_TF.layout());
-  expect_like(op, "dx", s.dx_TF.layout(), s.x_TF.layout());
+  expect_matrix(op, "y", s.y_TF.layout());
+  expect_like(op, "dy", s.dy_TF.layout(), s.y_TF.layout());
+  expect_like(op, "dx", s.dx_TF.layout(), s.y_TF.layout());
 }
 
 void check(const ColumnSum& c) {

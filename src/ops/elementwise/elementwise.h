@@ -31,15 +31,18 @@ struct SwiGluBackward {
   float* amax = nullptr;  ///< optional: of dgate_up, both halves, as SwiGlu::amax
 };
 
-/// y = max(x, 0)^2
+/// y = max(x, 0)^2. y may be x: backward reads y alone.
 struct SquaredRelu {
   ConstRealView x_TF;
   RealView y_TF;
   float* amax = nullptr;  ///< optional, as SwiGlu::amax
 };
+/// dx = 2 sqrt(y) dy, the root rounded to y's type. Where x was of that type the root is max(x, 0) to the
+/// last bit, as long as its square neither overflows nor falls below 2^-126: a square is rounded by at most
+/// half an ulp, its root halves that error relative to the number, and no neighbour of x is as near.
 struct SquaredReluBackward {
-  ConstRealView x_TF, dy_TF;
-  RealView dx_TF;         ///< overwritten: 2 max(x, 0) dy
+  ConstRealView y_TF, dy_TF;
+  RealView dx_TF;         ///< overwritten; may be dy
   float* amax = nullptr;  ///< optional: of dx, as SwiGlu::amax
 };
 

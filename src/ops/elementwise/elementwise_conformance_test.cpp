@@ -72,14 +72,72 @@ TEST(Conformance, squared_relu) {
     });
 }
 
+/// What squared_relu may have written. Nobody may write to it again.
+RealView squares(Case& c, std::int64_t T, std::int64_t F) {
+  const RealView y = c.output("y", Bound::same_bytes(), T, F);
+  Case::fill(y, [&](auto t, auto f) { return y.get(t, f) < 0 ? 0.0f : y.get(t, f) * y.get(t, f); });
+  return y;
+}
+
 TEST(Conformance, squared_relu_backward) {
   for (auto [T, F] : kShapes)
     compare<SquaredReluBackward>(squared_relu_backward, shape(T, F), [&](Case& c) {
-      return SquaredReluBackward{.x_TF = c.input(T, F),
+      return SquaredReluBackward{.y_TF = squares(c, T, F),
                                  .dy_TF = c.input(T, F),
                                  .dx_TF = c.output("dx", Bound::same_bytes(), T, F),
                                  .amax = T % 2 == 0 ? nullptr : amax(c, 0)};
     });
+}
+
+TEST(SquaredReluConformance, OutputsInThePlaceOfInputs) {
+  for (auto [T, F] : kShapes) {
+    compare<SquaredRelu>(squared_relu, shape(T, F), [&](Case& c) {
+      const RealView x = c.output("x", Bound::same_bytes(), T, F);
+      return SquaredRelu{.x_TF = x, .y_TF = x, .amax = amax(c, 0)};
+    });
+    compare<SquaredReluBackward>(squared_relu_backward, shape(T, F), [&](Case& c) {
+      const RealView d = c.output("d", Bound::same_bytes(), T, F);
+      return SquaredReluBackward{.y_TF = squares(c, T, F), .dy_TF = d, .dx_TF = d, .amax = amax(c, 0)};
+    });
+  }
+}
+
+/// Every number of BF16 that is not negative, as a square: roots near the middle of two numbers among them.
+TEST(SquaredReluConformance, RootsOfAllBf16Numbers) {
+  constexpr std::int64_t kRow = 128, kRows = 0x7F80 / kRow;
+  compare<SquaredReluBackward>(squared_relu_backward, "all of BF16", [&](Case& c) {
+    const RealView y = c.output("y", Bound::same_bytes(), kRows, kRow);
+    Case::fill(y, [&](auto i, auto j) { return bf16{static_cast<std::uint16_t>(i * kRow + j)}.value(); });
+    const RealView dy = c.output("dy", Bound::same_bytes(), kRows, kRow);
+    Case::fill(dy, [](auto, auto) { return 0.5f; });
+    return SquaredReluBackward{
+        .y_TF = y, .dy_TF = dy, .dx_TF = c.output("root", Bound::same_bytes(), kRows, kRow)};
+  });
+}
+
+/// Why x need not be kept: of 2^-63 to 2^64, every BF16 number, and as many FP32 numbers spread over them.
+TEST(SquaredReluConformance, TheRootOfTheSquareIsTheNumber) {
+  constexpr std::int64_t kNumbers = 127 * 128;
+  HostDevice device;
+  Stream stream(BackendKind::Ref, device, 1);
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    HostBuffer buffers[3] = {{device, kNumbers * sizeof(float)},
+                             {device, kNumbers * sizeof(float)},
+                             {device, kNumbers * sizeof(float)}};
+    const auto matrix = [&](int i) {
+      return RealView(buffers[i].as<void>(), dtype, Layout::contiguous(1, kNumbers));
+    };
+    const RealView x = matrix(0), y = matrix(1), dy = matrix(2);
+    Case::fill(x, [&](auto, auto i) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(64 * 128 + i) << 16;
+      return bits_float(dtype == DType::BF16 ? bits
+                                             : bits | (static_cast<std::uint32_t>(i) * 40503u & 0xFFFFu));
+    });
+    Case::fill(dy, [](auto, auto) { return 0.5f; });
+    squared_relu(stream, {.x_TF = x, .y_TF = y});
+    squared_relu_backward(stream, {.y_TF = y, .dy_TF = dy, .dx_TF = dy});
+    for (std::int64_t i = 0; i < kNumbers; ++i) ASSERT_EQ(dy.get(0, i), x.get(0, i)) << name_of(dtype);
+  }
 }
 
 TEST(Conformance, column_sum) {

@@ -79,11 +79,12 @@ void run(Stream& stream, const SquaredRelu& s) {
 }
 
 void run(Stream& stream, const SquaredReluBackward& s) {
-  const std::int64_t F = s.x_TF.size(1);
+  const std::int64_t F = s.y_TF.size(1);
+  const bool is_bf16 = s.y_TF.dtype() == DType::BF16;
   write_rows(stream, s.dx_TF, s.amax, 2, [&](std::int64_t t, float* dx, float* buffer) {
-    const float* x = read_row(s.x_TF, t, buffer);
+    const float* y = read_row(s.y_TF, t, buffer);
     const float* dy = read_row(s.dy_TF, t, buffer + F);
-    NIBBLE_SIMD_CALL(squared_relu_row_backward, x, dy, dx, F);
+    NIBBLE_SIMD_CALL(squared_relu_row_backward, y, is_bf16, dy, dx, F);
   });
 }
 

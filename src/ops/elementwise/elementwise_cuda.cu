@@ -18,31 +18,31 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 4;  ///< packs of every input that a thread asks for before it waits for one
 
-/// A map: `kIn` numbers to `kOut`, which are then stored as Out.
+/// A map: `kIn` numbers, which were stored as In, to `kOut`, which are then stored as Out.
 struct AddMap {
   static constexpr int kIn = 2, kOut = 1;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     out[0] = in[0] + in[1];
   }
 };
 struct CastMap {
   static constexpr int kIn = 1, kOut = 1;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     out[0] = in[0];
   }
 };
 struct SwiGluMap {
   static constexpr int kIn = 2, kOut = 1;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     out[0] = in[0] * sigmoid<Out>(in[0]) * in[1];
   }
 };
 struct SwiGluBackwardMap {
   static constexpr int kIn = 3, kOut = 2;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     const float g = in[0], u = in[1], dy = in[2], s = sigmoid<Out>(g);
     out[0] = dy * u * s * (1.0f + g * (1.0f - s));
@@ -53,17 +53,27 @@ struct SwiGluBackwardMap {
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 struct SquaredReluMap {
   static constexpr int kIn = 1, kOut = 1;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
     const float r = relu(in[0]);
     out[0] = r * r;
   }
 };
+/// The square root as T. In BF16 the hardware's, whose error of 2^-22 does not matter: no root of a BF16
+/// number lies nearer than 2^-20 to the middle of two neighbours, which has nine bits and its square at
+/// least 17.
+template <class T>
+__device__ __forceinline__ float root(float y) {
+  if constexpr (sizeof(T) == 4) return sqrtf(y);
+  float r;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(y));
+  return bf16::nearest(r).value();
+}
 struct SquaredReluBackwardMap {
   static constexpr int kIn = 2, kOut = 1;
-  template <class Out>
+  template <class In, class Out>
   __device__ static void apply(const float (&in)[kIn], float (&out)[kOut]) {
-    out[0] = 2.0f * relu(in[0]) * in[1];
+    out[0] = 2.0f * root<In>(in[0]) * in[1];
   }
 };
 
@@ -120,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
       float x[Map::kIn], y[Map::kOut];
 #pragma unroll
       for (int k = 0; k < Map::kIn; ++k) x[k] = in[p][k][i];
-      Map::template apply<Out>(x, y);
+      Map::template apply<In, Out>(x, y);
 #pragma unroll
       for (int k = 0; k < Map::kOut; ++k) out[k][i] = y[k];
     }
@@ -135,8 +145,9 @@ __global__ void __launch_bounds__(kThreads)
   if (o.amax != nullptr) leave_amax<kThreads>(most, o.amax + blockIdx.x);
 }
 
-/// Any types, strides and sizes. A block has kThreads * kPacksEach elements of one row.
-template <class Map>
+/// Any types, strides and sizes; First is the first input's type. A block has kThreads * kPacksEach elements
+/// of one row.
+template <class Map, class First>
 __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o, unsigned blocks_per_row) {
   const std::int64_t row = blockIdx.x / blocks_per_row;
   std::int64_t column =
@@ -148,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) any_map_kernel(const Operands<Map> o
     float x[Map::kIn], y[Map::kOut];
 #pragma unroll
     for (int k = 0; k < Map::kIn; ++k) x[k] = o.in[k].get(row, column);
-    Map::template apply<float>(x, y);
+    Map::template apply<First, float>(x, y);
 #pragma unroll
     for (int k = 0; k < Map::kOut; ++k) {
       o.out[k].set(row, column, y[k]);
@@ -187,8 +198,8 @@ void launch_any(Stream& stream, std::string_view op, const Operands<Map>& o, flo
   const unsigned blocks_per_row = std::max(1u, blocks_for(o.columns, kThreads * kPacksEach));
   const std::int64_t blocks = o.rows * blocks_per_row;
   with_amax_places(stream, op, o, blocks, amax, [&](const Operands<Map>& with) {
-    launch(stream, op, any_map_kernel<Map>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, with,
-           blocks_per_row);
+    launch(stream, op, o.in[0].is_bf16 ? any_map_kernel<Map, bf16> : any_map_kernel<Map, float>,
+           dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, with, blocks_per_row);
   });
 }
 
@@ -311,7 +322,7 @@ void run(Stream& stream, const SquaredRelu& s) {
 void run(Stream& stream, const SquaredReluBackward& s) {
   run_map<SquaredReluBackwardMap>(
       stream, "squared_relu_backward",
-      {.in = {s.x_TF, s.dy_TF}, .out = {s.dx_TF}, .rows = s.x_TF.size(0), .columns = s.x_TF.size(1)}, s.amax);
+      {.in = {s.y_TF, s.dy_TF}, .out = {s.dx_TF}, .rows = s.y_TF.size(0), .columns = s.y_TF.size(1)}, s.amax);
 }
 
 void run(Stream& stream, const ColumnSum& c) {

@@ -62,8 +62,11 @@ void run(Stream&, const SquaredRelu& s) {
 }
 
 void run(Stream&, const SquaredReluBackward& s) {
-  each(s.x_TF.layout(),
-       [&](auto t, auto f) { s.dx_TF.set(2 * std::max(s.x_TF.get(t, f), 0.0f) * s.dy_TF.get(t, f), t, f); });
+  each(s.y_TF.layout(), [&](auto t, auto f) {
+    float root = std::sqrt(s.y_TF.get(t, f));
+    if (s.y_TF.dtype() == DType::BF16) root = bf16::nearest(root).value();
+    s.dx_TF.set(2 * root * s.dy_TF.get(t, f), t, f);
+  });
   find_amax(s.dx_TF, s.amax);
 }
 

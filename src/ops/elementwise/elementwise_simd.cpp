@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise/elementwise_kernels.h"
 
+#include <cmath>
+
+#include "numeric/bf16.h"
 #include "ops/vector_math.h"
 
 namespace nibble::cpu::NIBBLE_SIMD {
@@ -18,7 +21,8 @@ void swiglu_row_backward(const float* __restrict g, const float* __restrict u, c
   }
 }
 
-void squared_relu_row(const float* __restrict x, float* __restrict y, std::int64_t n) {
+void squared_relu_row(const float* x, float* y, std::int64_t n) {
+#pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
     // Written so that a NaN stays one.
     const float r = x[i] < 0.0f ? 0.0f : x[i];
@@ -26,11 +30,13 @@ void squared_relu_row(const float* __restrict x, float* __restrict y, std::int64
   }
 }
 
-void squared_relu_row_backward(const float* __restrict x, const float* __restrict dy, float* __restrict dx,
-                               std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float r = x[i] < 0.0f ? 0.0f : x[i];
-    dx[i] = 2.0f * r * dy[i];
+void squared_relu_row_backward(const float* y, bool is_bf16, const float* dy, float* dx, std::int64_t n) {
+  if (is_bf16) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = 2.0f * bf16::nearest(std::sqrt(y[i])).value() * dy[i];
+  } else {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = 2.0f * std::sqrt(y[i]) * dy[i];
   }
 }
 
