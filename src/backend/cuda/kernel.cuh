@@ -72,6 +72,22 @@ __device__ __forceinline__ void load_pack(const T* p, float (&out)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) out[i] = to_float(pack.v[i]);
 }
+/// Whole words to global memory in stores of 16 or 8 bytes, to whose size `p` is aligned. Written out: the
+/// compiler stores some of several packs word by word, which moves the same bytes in four times the sectors.
+template <int N>
+__device__ __forceinline__ void store_words(void* p, const std::uint32_t (&words)[N]) {
+  const std::size_t to = __cvta_generic_to_global(p);
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to + 4 * i), "r"(words[i]),
+                   "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
+                   : "memory");
+  } else {
+    static_assert(N == 2);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]) : "memory");
+  }
+}
 /// `p` is in global memory.
 template <int N, class T>
 __device__ __forceinline__ void store_pack(T* p, const float (&in)[N]) {
@@ -84,18 +100,7 @@ __device__ __forceinline__ void store_pack(T* p, const float (&in)[N]) {
 #pragma unroll
       for (int i = 0; i < N; ++i) words[i] = float_bits(in[i]);
     }
-    // Written out: the compiler stores some of several packs word by word.
-    const std::size_t to = __cvta_generic_to_global(p);
-    if constexpr (kBytes % 16 == 0) {
-#pragma unroll
-      for (int i = 0; i < kBytes / 4; i += 4)
-        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to + 4 * i), "r"(words[i]),
-                     "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
-                     : "memory");
-    } else {
-      static_assert(kBytes == 8);
-      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]) : "memory");
-    }
+    store_words(p, words);
   } else {
     Pack<T, N> pack;
 #pragma unroll

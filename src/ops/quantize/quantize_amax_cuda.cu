@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
       float x[16];
 #pragma unroll
       for (int k = 0; k < 16; ++k) x[k] = half_value(word[k], half);
-      butterflies16(x);
+      butterflies16<false>(x);
 #pragma unroll
       for (int k = 0; k < 16; ++k) most_rotated = larger(most_rotated, magnitude_bits(x[k]));
     }

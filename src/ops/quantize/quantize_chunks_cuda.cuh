@@ -10,12 +10,9 @@
 /// Device code only.
 namespace nibble::cuda {
 
-__device__ __forceinline__ uint4 magnitudes(const uint4& x) {
-  return make_uint4(magnitudes(x.x), magnitudes(x.y), magnitudes(x.z), magnitudes(x.w));
-}
-/// The largest of a chunk's magnitudes, packed in halves.
+/// The largest of a chunk's magnitudes, packed in halves, with any sign.
 __device__ __forceinline__ std::uint32_t largest_of_chunk(const uint4& x) {
-  return max_halves(max_halves(x.x, x.y), max_halves(x.z, x.w));
+  return larger_halves(larger_halves(x.x, x.y), larger_halves(x.z, x.w));
 }
 
 /// How row kernels divide a matrix: an item is a chunk of each of four rows, 64 bytes on their way for a
@@ -63,12 +60,38 @@ __device__ __forceinline__ ChunkRandom random_of_chunks(const PhiloxKeys& keys, 
                 : ChunkRandom{make_uint2(mine.x, mine.y), make_uint2(got_x, got_y)};
 }
 
-/// Codes a chunk, `size` its magnitudes, under a scale of the table and writes it at (row, col) of the
-/// result: values, or with kCodes four bytes of codes and, by the lane of the block's first half, the block's
-/// scale.
+/// Where a lane's chunks go, from one at (row, col) of the result on.
+template <bool kCodes>
+struct Destination {
+  bf16* values = nullptr;
+  std::uint8_t *codes = nullptr, *scales = nullptr;
+
+  __device__ __forceinline__ Destination(const QuantizeJob& job, std::int64_t row, std::int64_t col) {
+    if constexpr (kCodes) {
+      codes = job.codes + row * job.codes_stride + col / 2;
+      scales = job.scales + row * job.scales_stride + col / 16;
+    } else {
+      values = job.values + row * job.values_stride + col;
+    }
+  }
+  __device__ __forceinline__ void down(const QuantizeJob& job, int rows) {
+    if constexpr (kCodes) {
+      codes += rows * job.codes_stride;
+      scales += rows * job.scales_stride;
+    } else {
+      values += rows * job.values_stride;
+    }
+  }
+  /// A word of codes; the lane of the block's first half also writes the block's scale.
+  __device__ __forceinline__ void put_codes(std::uint32_t word, std::uint32_t scale) const {
+    *reinterpret_cast<std::uint32_t*>(codes) = word;
+    if (threadIdx.x % 2 == 0) *scales = static_cast<std::uint8_t>(scale);
+  }
+};
+
+/// Codes a chunk under a scale of the table and writes it.
 template <bool kStochastic, bool kCodes>
-__device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t row, std::int64_t col,
-                                          const uint4& x, const uint4& size, std::uint32_t scale,
+__device__ __forceinline__ void put_chunk(const Destination<kCodes>& to, const uint4& x, std::uint32_t scale,
                                           const ScaleTable& table, const uint2& random) {
   std::uint32_t bits[8] = {};
   if constexpr (kStochastic) {
@@ -76,17 +99,14 @@ __device__ __forceinline__ void put_chunk(const QuantizeJob& job, std::int64_t r
     for (int j = 0; j < 8; ++j) bits[j] = random_of(j < 4 ? random.x : random.y, j % 4);
   }
   if constexpr (kCodes) {
-    *reinterpret_cast<std::uint32_t*>(job.codes + row * job.codes_stride + col / 2) =
-        codes_of<kStochastic>(x, size, scale, table, bits);
-    if (col % 16 == 0) job.scales[row * job.scales_stride + col / 16] = static_cast<std::uint8_t>(scale);
+    to.put_codes(codes_of<kStochastic>(x, scale, table, bits), scale);
   } else {
-    const std::uint32_t words[4] = {x.x, x.y, x.z, x.w}, sizes[4] = {size.x, size.y, size.z, size.w};
+    const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
     std::uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      out[k] = operands_of<kStochastic>(sizes[k], words[k], scale, table, bits[2 * k], bits[2 * k + 1]);
-    *reinterpret_cast<uint4*>(job.values + row * job.values_stride + col) =
-        make_uint4(out[0], out[1], out[2], out[3]);
+      out[k] = operands_of<kStochastic>(words[k], scale, table, bits[2 * k], bits[2 * k + 1]);
+    store_words(to.values, out);
   }
 }
 
@@ -97,24 +117,26 @@ template <bool kStochastic, bool kCodes, int kStep>
 __device__ __forceinline__ void quantize_chunks(const QuantizeJob& job, const ScaleTable& table,
                                                 const RandomKey& key, std::int64_t row, std::int64_t col,
                                                 const uint4 (&x)[4], int rows_left, bool present) {
+  Destination<kCodes> to(job, row, col);
+  std::uint64_t group = 0, step = 0;  // of random bytes: rows have whole ones
+  if constexpr (kStochastic) {
+    group = (key.first_element + static_cast<std::uint64_t>(row * job.row_elements + col)) / 16;
+    step = static_cast<std::uint64_t>(kStep * job.row_elements) / 16;
+  }
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     ChunkRandom random{};
     if constexpr (kStochastic) {
-      const std::uint64_t group =
-          (key.first_element + static_cast<std::uint64_t>((row + i * kStep) * job.row_elements + col)) / 16;
-      random = random_of_chunks(job.philox, key, group,
-                                group + static_cast<std::uint64_t>(kStep * job.row_elements) / 16);
+      random = random_of_chunks(job.philox, key, group, group + step);
+      group += 2 * step;
     }
 #pragma unroll
     for (int k = i; k < i + 2; ++k) {
-      const uint4 size = magnitudes(x[k]);
-      std::uint32_t most = largest_of_chunk(size);
-      most = max_halves(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
-      const std::uint32_t scale = table.of(most);
-      if (!present || k * kStep >= rows_left) continue;
-      put_chunk<kStochastic, kCodes>(job, row + k * kStep, col, x[k], size, scale, table,
-                                     k == i ? random.even : random.odd);
+      std::uint32_t most = largest_of_chunk(x[k]);
+      most = larger_halves(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+      if (present && k * kStep < rows_left)
+        put_chunk<kStochastic>(to, x[k], table.of(most), table, k == i ? random.even : random.odd);
+      to.down(job, kStep);
     }
   }
 }
@@ -123,10 +145,11 @@ __device__ __forceinline__ void quantize_chunks(const QuantizeJob& job, const Sc
 inline bool is_fast_nvfp4(const QuantizeJob& job) {
   const QuantSpec& s = job.spec;
   const bool nearest = s.rounding == Rounding::NearestEven;
-  const bool aligned = job.row_elements % 16 == 0 && job.random.first_element % 16 == 0;
+  const bool draws_groups = job.row_elements % 16 == 0 && job.random.first_element % 16 == 0 &&
+                            !job.random.stuck_at_zero;  // of sixteen bytes
   return is_common(s) && s.format == Format::Nvfp4 && s.profile == Profile::Te &&
          s.non_finite == NonFinite::Detect && !job.x_is_f32 &&
-         (nearest || (s.rounding == Rounding::Stochastic && aligned)) && job.x_cols % 16 == 0 &&
+         (nearest || (s.rounding == Rounding::Stochastic && draws_groups)) && job.x_cols % 16 == 0 &&
          (job.values == nullptr || job.codes == nullptr) &&
          packs_fit<8>(static_cast<const bf16*>(job.x), job.x_stride) &&
          packs_fit<8>(static_cast<const bf16*>(job.values), job.values_stride);

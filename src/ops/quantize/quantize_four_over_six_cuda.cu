@@ -86,16 +86,18 @@ __device__ __forceinline__ float candidate_error(const std::uint32_t (&sizes)[8]
 template <FourOverSix kMeasure>
 __device__ __noinline__ std::uint32_t doubted_scale(const bf16* block, TensorScale g, float range,
                                                     const ScaleTable& table, const DecodedTable& decoded) {
-  const uint4 low = magnitudes(reinterpret_cast<const uint4*>(block)[0]);
-  const uint4 high = magnitudes(reinterpret_cast<const uint4*>(block)[1]);
-  const float block_amax =
-      bits_float(largest_half(max_halves(largest_of_chunk(low), largest_of_chunk(high))) << 16);
+  std::uint32_t sizes[8], most = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    sizes[k] = magnitudes(reinterpret_cast<const std::uint32_t*>(block)[k]);
+    most = max_halves(most, sizes[k]);
+  }
+  const float block_amax = bits_float(largest_half(most) << 16);
   if (!decodes_by_two(g.amax)) {
     float x[16];
     for (int j = 0; j < 16; ++j) x[j] = block[j].value();
     return encode_four_over_six(x, block_amax, g, range, kMeasure, NearestEven{}).scale.bits;
   }
-  const std::uint32_t sizes[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   const CandidateScales candidates = candidate_scales(block_amax, g);
   const float six = candidate_error<kMeasure>(sizes, candidates.six, table, decoded);
   const float four = candidate_error<kMeasure>(sizes, candidates.four, table, decoded);
@@ -155,26 +157,6 @@ struct Tables {
   DecodedTable decoded;
 };
 
-/// Where a lane's chunks go, row by row.
-template <bool kCodes>
-struct Destination {
-  std::uint8_t *out, *scales;
-
-  __device__ __forceinline__ Destination(const QuantizeJob& job, std::int64_t row, std::int64_t col) {
-    if constexpr (kCodes) {
-      out = job.codes + row * job.codes_stride + col / 2;
-      scales = job.scales + row * job.scales_stride + col / 16;
-    } else {
-      out = reinterpret_cast<std::uint8_t*>(job.values + row * job.values_stride + col);
-      scales = nullptr;
-    }
-  }
-  __device__ __forceinline__ void next_row(const QuantizeJob& job) {
-    out += kCodes ? job.codes_stride : 2 * job.values_stride;
-    if constexpr (kCodes) scales += job.scales_stride;
-  }
-};
-
 /// Quantises a chunk and writes it if it is `present`; false, and nothing is written, where its block is in
 /// doubt. All lanes of a warp call it.
 template <bool kCodes, FourOverSix kMeasure>
@@ -201,16 +183,15 @@ __device__ __forceinline__ bool put_plain_chunk(const CandidateTable<kMeasure>& 
   if (!present) return true;
   const bool four_wins = loss < 0;
   if constexpr (kCodes) {
-    *reinterpret_cast<std::uint32_t*>(to.out) =
-        with_signs(four_wins ? four_out.word[0] : six_out.word[0], chunk);
-    if (threadIdx.x % 2 == 0) *to.scales = static_cast<std::uint8_t>(four_wins ? four_scale : six_scale);
+    to.put_codes(with_signs(four_wins ? four_out.word[0] : six_out.word[0], chunk),
+                 four_wins ? four_scale : six_scale);
   } else {
     const std::uint32_t pair = four_wins ? four.pair : six.pair;
     std::uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       out[k] = multiply_exact(four_wins ? four_out.word[k] : six_out.word[k], pair) | (words[k] & kSigns);
-    *reinterpret_cast<uint4*>(to.out) = make_uint4(out[0], out[1], out[2], out[3]);
+    store_words(to.values, out);
   }
   return true;
 }
@@ -224,7 +205,7 @@ __device__ __forceinline__ void put_doubted_chunk(const QuantizeJob& job, const 
   const std::uint32_t scale =
       doubted_scale<kMeasure>(p - col % 16, g, range_of(job.spec.scale_bound), tables.scales, tables.decoded);
   const uint4 x = *reinterpret_cast<const uint4*>(p);
-  put_chunk<false, kCodes>(job, row, col, x, magnitudes(x), scale, tables.scales, make_uint2(0, 0));
+  put_chunk<false>(Destination<kCodes>(job, row, col), x, scale, tables.scales, make_uint2(0, 0));
 }
 
 /// As rows_kernel, an item a thread at a time.
@@ -247,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) four_over_six_kernel(Quanti
     Destination<kCodes> to(job, at.row, at.col);
     std::uint32_t doubted = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i, to.next_row(job)) {
+    for (int i = 0; i < 4; ++i, to.down(job, 1)) {
       const bool mine = present && i < at.rows_left;
       const bool plain = put_plain_chunk<kCodes>(tables.candidates, g.encode, at.x[i], mine, to);
       if (mine && !(plain && moderate)) doubted |= 1u << i;

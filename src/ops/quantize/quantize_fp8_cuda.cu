@@ -118,11 +118,12 @@ __device__ __forceinline__ void put_row(const QuantizeJob& job, std::int64_t row
   const std::uint32_t high = four_codes<Element>(half_value(x.z, 0), half_value(x.z, 1), half_value(x.w, 0),
                                                  half_value(x.w, 1), encode);
   if constexpr (kCodes) {
-    *reinterpret_cast<uint2*>(job.codes + row * job.codes_stride + col) = make_uint2(low, high);
+    const std::uint32_t words[2] = {low, high};
+    store_words(job.codes + row * job.codes_stride + col, words);
   } else {
     const uint2 first = four_values<Element>(low), second = four_values<Element>(high);
-    *reinterpret_cast<uint4*>(job.values + row * job.values_stride + col) =
-        make_uint4(first.x, first.y, second.x, second.y);
+    const std::uint32_t words[4] = {first.x, first.y, second.x, second.y};
+    store_words(job.values + row * job.values_stride + col, words);
   }
 }
 

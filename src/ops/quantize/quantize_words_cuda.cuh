@@ -11,7 +11,7 @@
 /// operand needs E2M1's values and not its codes, so they stay floats; signs, saturation and the block scale
 /// are applied to two numbers at a time. Reading x and writing one copy at an H200's copy bandwidth leaves
 /// time for about 28 instructions an element, of them 14 integer ones; there are 8 after the amax of a block
-/// is known, 10 under stochastic rounding; codes take 7, and 10. Device code only.
+/// is known, for codes too and under stochastic rounding, where a random byte takes 2 more. Device code only.
 namespace nibble::cuda {
 
 /// The larger of both 16-bit halves.
@@ -24,6 +24,9 @@ __device__ __forceinline__ std::uint32_t largest_half(std::uint32_t x) {
 }
 __device__ __forceinline__ std::uint32_t min_halves(std::uint32_t a, std::uint32_t b) {
   return __vminu2(a, b);
+}
+__device__ __forceinline__ std::uint32_t min3_halves(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  return __vimin3_u16x2(a, b, c);
 }
 
 inline constexpr std::uint32_t kMagnitudes = 0x7FFF7FFFu, kSigns = 0x80008000u;
@@ -58,30 +61,43 @@ __device__ __forceinline__ std::uint32_t multiply_exact(std::uint32_t a, std::ui
 #endif
 }
 
-/// The differences of two pairs of BF16 numbers, which must be exact.
-__device__ __forceinline__ std::uint32_t subtract_exact(std::uint32_t a, std::uint32_t b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // Ampere has no such subtraction
+/// Twice a pair of BF16 numbers less another, rounded once.
+__device__ __forceinline__ std::uint32_t twice_less(std::uint32_t a, std::uint32_t b) {
+#ifdef __CUDA_ARCH__
   std::uint32_t word;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+  asm("{\n\t"
+      ".reg .b32 less;\n\t"
+      "neg.bf16x2 less, %2;\n\t"
+      "fma.rn.bf16x2 %0, %1, %3, less;\n\t"
+      "}"
+      : "=r"(word)
+      : "r"(a), "r"(b), "r"(0x40004000u));
   return word;
 #else
-  return pack_exact(half_value(a, 0) - half_value(b, 0), half_value(a, 1) - half_value(b, 1));
+  return pack_rounded(2 * half_value(a, 0) - half_value(b, 0), 2 * half_value(a, 1) - half_value(b, 1));
 #endif
 }
 
-/// The magnitudes of a pair. Kept from the optimiser, which would mask each half again after unpacking it.
-__device__ __forceinline__ std::uint32_t magnitudes(std::uint32_t word) {
-  word &= kMagnitudes;
-#ifdef __CUDA_ARCH__
-  asm("" : "+r"(word));
-#endif
+__device__ __forceinline__ std::uint32_t magnitudes(std::uint32_t word) { return word & kMagnitudes; }
+
+/// The larger magnitude of both halves, with any sign.
+__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+  std::uint32_t word;
+  asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
   return word;
+#else
+  return max_halves(magnitudes(a), magnitudes(b));
+#endif
 }
 
-/// hadamard16 without its signs and its factor.
+/// hadamard16 without its signs and without its factor or, under kQuarter, with it. It comes in with the last
+/// addition, which rounds the same number a quarter as large: only where a sum overflows is the result
+/// another, and there the tensor's amax says so.
+template <bool kQuarter>
 __device__ __forceinline__ void butterflies16(float (&x)[16]) {
 #pragma unroll
-  for (int distance = 1; distance < 16; distance *= 2) {
+  for (int distance = 1; distance < (kQuarter ? 8 : 16); distance *= 2) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       if (i & distance) continue;
@@ -89,6 +105,13 @@ __device__ __forceinline__ void butterflies16(float (&x)[16]) {
       x[i] = low + high;
       x[i + distance] = low - high;
     }
+  }
+  if constexpr (!kQuarter) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float low = 0.25f * x[i], high = x[i + 8];
+    x[i] = fmaf(0.25f, high, low);
+    x[i + 8] = fmaf(-0.25f, high, low);
   }
 }
 
@@ -112,11 +135,17 @@ struct ScaleTable {
     if (threadIdx.x == 0) factor = g.encode * nvfp4::kOneSixth;
   }
 
-  /// block_scale of the block whose largest magnitude is in the halves of `most`: what is no sign and no NaN
-  /// needs only its last steps, and an infinite quotient saturates like FLT_MAX.
+  /// block_scale of the block whose largest magnitude is in a half of `most`, whatever the signs there: what is
+  /// no NaN needs only its last steps, and an infinite quotient saturates like FLT_MAX.
   __device__ __forceinline__ std::uint32_t of(std::uint32_t most) const {
-    const float quotient = bits_float(largest_half(most) << 16) * factor;
+    const float quotient = fmaxf(fabsf(half_value(most, 0)), fabsf(half_value(most, 1))) * factor;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    std::uint16_t bits;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(0.0f), "f"(quotient));
+    return bits;
+#else  // no FP8 conversions before Ada
     return min(E4M3::Bits::nearest(float_bits(quotient)), std::uint32_t{E4M3::kMaxBits});
+#endif
   }
 };
 
@@ -168,29 +197,33 @@ __device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, const u
   return codes | (((even & 0x0F0F0F0Fu) | (odd & 0xF0F0F0F0u)) & 0x88888888u);
 }
 
-/// E2M1::stochastic of two numbers >= 0, not yet bounded by 6: `sums` as BF16 numbers whose last bit is the
-/// first of the mantissa. Each random is the byte times 2^14. Numbers below 1 are raised by 1, cut off at
-/// 2^-23, where their step has the place of the mantissa's first bit too; `raises` are the ones that were
-/// added.
+/// E2M1::stochastic of two numbers >= 0, not yet bounded by 6, by adding a random number below the step and
+/// cutting off. Below 1 (1 + x) / 2 stands for x, cut off at 2^-24: the step 0.5 has the place of the
+/// mantissa's first bit there too, and exponent and that bit are the code + 252 everywhere. Each random is the
+/// byte times 2^14.
 struct StochasticPair {
-  std::uint32_t sums, raises;
+  std::uint32_t sums;  ///< the upper halves; their last six bits say nothing
 
   __device__ __forceinline__ StochasticPair(float low, float high, std::uint32_t random_low,
                                             std::uint32_t random_high) {
-    const float raise_low = low < 1.0f ? 1.0f : 0.0f, raise_high = high < 1.0f ? 1.0f : 0.0f;
-    const std::uint32_t low_bits = float_bits(__fadd_rz(low, raise_low)) + random_low;
-    const std::uint32_t high_bits = float_bits(__fadd_rz(high, raise_high)) + random_high;
-    sums = __byte_perm(low_bits, high_bits, 0x7632) & 0xFFC0FFC0u;
-    raises = pack_exact(raise_low, raise_high);
+    sums = __byte_perm(standing_for(low) + random_low, standing_for(high) + random_high, 0x7632);
   }
 
-  /// As BF16 numbers: what was added comes off again, exactly.
-  __device__ __forceinline__ std::uint32_t values() const { return subtract_exact(sums, raises); }
+  /// As BF16 operands without signs: times the block scale, bounded by 6 of it (infinities and NaNs, being
+  /// above as integers, too). Of the rounded sum s and 2 s - 1 the number is the smaller.
+  __device__ __forceinline__ std::uint32_t operands(std::uint32_t scale) const {
+    const std::uint32_t scaled = multiply_exact(sums & 0xFFC0FFC0u, scale);
+    return min3_halves(scaled, twice_less(scaled, scale), multiply_exact(0x40C040C0u, scale));
+  }
 
-  /// As codes, bounded by 7, in bits 6 to 8 of each half: exponent and first mantissa bit less those of 1
-  /// where that was added, of 0.5 elsewhere.
+  /// As codes, bounded by 7, in bits 6 to 8 of each half.
   __device__ __forceinline__ std::uint32_t codes() const {
-    return min_halves(sums - 0x3F003F00u - (raises & 0x00800080u), 0x01C001C0u);
+    return min_halves(sums - 0x3F003F00u, 0x01FF01FFu) & 0x01C001C0u;
+  }
+
+ private:
+  __device__ static __forceinline__ std::uint32_t standing_for(float x) {
+    return float_bits(fmaxf(x, __fmaf_rz(x, 0.5f, 0.5f)));
   }
 };
 
@@ -200,51 +233,53 @@ __device__ __forceinline__ std::uint32_t word_of_pairs(const std::uint32_t (&pai
   return __byte_perm(first, second, 0x5410) + __byte_perm(first, second, 0x7632) * 16;
 }
 
-/// Two of these numbers as BF16 operands: times the block scale, bounded by 6 of it (infinities and NaNs,
-/// being above as integers, too), with the signs of the numbers they come from.
-__device__ __forceinline__ std::uint32_t operands(std::uint32_t pair, std::uint32_t signs,
-                                                  const float2& entry) {
-  const std::uint32_t scale = float_bits(entry.y);
-  const std::uint32_t limit = multiply_exact(0x40C040C0u, scale);
-  return min_halves(multiply_exact(pair, scale), limit) | (signs & kSigns);
+/// The magnitude of a half of a word, times a multiplier.
+__device__ __forceinline__ float scaled_magnitude(std::uint32_t word, int half, float multiplier) {
+  return fabsf(half_value(word, half)) * multiplier;
 }
 
-/// Two BF16 numbers, `size` their magnitudes and `signs` with their signs, under a scale of the table as BF16
-/// operands: rounded with these random bits under kStochastic and else to nearest.
+/// Two BF16 numbers under a scale of the table as BF16 operands: rounded with these random bits under
+/// kStochastic and else to nearest.
 template <bool kStochastic>
-__device__ __forceinline__ std::uint32_t operands_of(std::uint32_t size, std::uint32_t signs,
-                                                     std::uint32_t scale, const ScaleTable& table,
-                                                     std::uint32_t random_low, std::uint32_t random_high) {
+__device__ __forceinline__ std::uint32_t operands_of(std::uint32_t x, std::uint32_t scale,
+                                                     const ScaleTable& table, std::uint32_t random_low,
+                                                     std::uint32_t random_high) {
   const float2 entry = table.entry[scale];
-  const float low = half_value(size, 0) * entry.x, high = half_value(size, 1) * entry.x;
-  if constexpr (kStochastic)
-    return operands(StochasticPair(low, high, random_low, random_high).values(), signs, entry);
-  else
-    return operands(pack_exact(nearest_e2m1(low), nearest_e2m1(high)), signs, entry);
+  const std::uint32_t factor = float_bits(entry.y);
+  const float low = scaled_magnitude(x, 0, entry.x), high = scaled_magnitude(x, 1, entry.x);
+  std::uint32_t operands;
+  if constexpr (kStochastic) {
+    operands = StochasticPair(low, high, random_low, random_high).operands(factor);
+  } else {
+    const std::uint32_t rounded = pack_exact(nearest_e2m1(low), nearest_e2m1(high));
+    operands = min_halves(multiply_exact(rounded, factor), multiply_exact(0x40C040C0u, factor));
+  }
+  return operands | (x & kSigns);
 }
 
-/// The codes of a chunk x, `size` its magnitudes, under a scale of the table: rounded with these random bits
-/// under kStochastic and else to nearest.
+/// The codes of a chunk under a scale of the table: rounded with these random bits under kStochastic and else
+/// to nearest.
 template <bool kStochastic>
-__device__ __forceinline__ std::uint32_t codes_of(const uint4& x, const uint4& size, std::uint32_t scale,
+__device__ __forceinline__ std::uint32_t codes_of(const uint4& x, std::uint32_t scale,
                                                   const ScaleTable& table, const std::uint32_t (&random)[8]) {
   const float multiplier = table.entry[scale].x;
-  const std::uint32_t sizes[4] = {size.x, size.y, size.z, size.w};
+  const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
   std::uint32_t codes;
   if constexpr (kStochastic) {
     std::uint32_t pairs[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      pairs[j] = StochasticPair(half_value(sizes[j], 0) * multiplier, half_value(sizes[j], 1) * multiplier,
-                                random[2 * j], random[2 * j + 1])
-                     .codes();
+      pairs[j] =
+          StochasticPair(scaled_magnitude(words[j], 0, multiplier), scaled_magnitude(words[j], 1, multiplier),
+                         random[2 * j], random[2 * j + 1])
+              .codes();
     codes = word_of_pairs(pairs);
   } else {
     const std::uint32_t limit = table.limit[scale];
     float sums[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float y = half_value(min_halves(sizes[j / 2], limit), j % 2) * multiplier;
+      const float y = half_value(min_halves(magnitudes(words[j / 2]), limit), j % 2) * multiplier;
       sums[j] = y + rounding_shift(y);
     }
     codes = code_word(sums);
@@ -270,10 +305,10 @@ __device__ __forceinline__ void multiply_wide(std::uint32_t a, std::uint32_t b, 
   high = static_cast<std::uint32_t>(product >> 32);
 }
 
-/// random_bytes as one vector: philox of the same counter, with wide products. `keys`: of key.seed.
+/// random_bytes as one vector, of a key whose bits are not stuck: philox of the same counter, with wide
+/// products. `keys`: of key.seed.
 __device__ __forceinline__ uint4 draw_sixteen(const PhiloxKeys& keys, const RandomKey& key,
                                               std::uint64_t group) {
-  if (key.stuck_at_zero) return make_uint4(0, 0, 0, 0);
   uint4 c = make_uint4(static_cast<std::uint32_t>(group), key.step, key.layer << 8 | key.role,
                        static_cast<std::uint32_t>(group >> 32));
 #pragma unroll
