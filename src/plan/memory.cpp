@@ -51,8 +51,8 @@ double kept_bytes(const LinearWork& l, const Hardware& hardware) {
   return is_quantized(f) && !codes ? bytes_of(Format::Bf16) : bytes_of(f);
 }
 
-/// Whether the layer before this linear keeps the linear's input for its own backward: attention its output,
-/// squared ReLU, whose output has the place of its input.
+/// Whether the layer before this linear keeps the linear's input for its own backward, as attention and
+/// squared ReLU keep their outputs.
 bool has_kept_input(const Workload& w, const LinearWork& l) {
   return l.info.kind == "attention.out" || (l.info.kind == "mlp.down" && w.relu2_width > 0);
 }
