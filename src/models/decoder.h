@@ -58,6 +58,7 @@ class Decoder {
   void observe_residual(Context& ctx, std::size_t sublayer, ConstRealView x_TD) const;
   float* room_for_amax(Context& ctx, std::size_t sublayer) const;
   RealView place_for_sum(Context& ctx, RealView x_TD, RealView y_TD) const;
+  /// dfinal_TD is overwritten.
   void backward(Context& ctx, View<const std::int32_t> ids_T, RealView dfinal_TD);
 
   DecoderSpec spec_;

@@ -12,7 +12,7 @@ namespace nibble {
 /// What the backward pass computes again instead of reading it.
 enum class Recompute : std::uint8_t {
   None,
-  Selective,  ///< outputs of norms and activations
+  Selective,  ///< outputs of norms and of SwiGLU
   Full,       ///< everything but the input of each block
 };
 std::string_view name(Recompute r);

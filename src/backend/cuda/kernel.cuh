@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_pack(const T* p, float (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = to_float(pack.v[i]);
 }
 /// Whole words to global memory in stores of 16 or 8 bytes, to whose size `p` is aligned. Written out: the
-/// compiler stores some of several packs word by word, which moves the same bytes in four times the sectors.
+/// compiler stores some of several packs word by word.
 template <int N>
 __device__ __forceinline__ void store_words(void* p, const std::uint32_t (&words)[N]) {
   const std::size_t to = __cvta_generic_to_global(p);

@@ -102,6 +102,9 @@ TEST(SquaredReluConformance, OutputsInThePlaceOfInputs) {
   }
 }
 
+/// A gradient whose products need rounding, so that a root that is only near shows.
+constexpr float kGradient = 0.703125f;
+
 /// Every number of BF16 that is not negative, as a square: roots near the middle of two numbers among them.
 TEST(SquaredReluConformance, RootsOfAllBf16Numbers) {
   constexpr std::int64_t kRow = 128, kRows = 0x7F80 / kRow;
@@ -109,16 +112,15 @@ TEST(SquaredReluConformance, RootsOfAllBf16Numbers) {
     const RealView y = c.output("y", Bound::same_bytes(), kRows, kRow);
     Case::fill(y, [&](auto i, auto j) { return bf16{static_cast<std::uint16_t>(i * kRow + j)}.value(); });
     const RealView dy = c.output("dy", Bound::same_bytes(), kRows, kRow);
-    Case::fill(dy, [](auto, auto) { return 0.5f; });
+    Case::fill(dy, [](auto, auto) { return kGradient; });
     return SquaredReluBackward{
-        .y_TF = y, .dy_TF = dy, .dx_TF = c.output("root", Bound::same_bytes(), kRows, kRow)};
+        .y_TF = y, .dy_TF = dy, .dx_TF = c.output("dx", Bound::same_bytes(), kRows, kRow)};
   });
 }
 
 /// Why x need not be kept: of 2^-63 to 2^64, every BF16 number, and as many FP32 numbers spread over them.
 TEST(SquaredReluConformance, TheRootOfTheSquareIsTheNumber) {
   constexpr std::int64_t kNumbers = 127 * 128;
-  constexpr float kGradient = 0.703125f;  // products need rounding, so that a root that is only near shows
   HostDevice device;
   Stream stream(BackendKind::Ref, device, 1);
   for (const DType dtype : {DType::BF16, DType::F32}) {
